@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots in the arena, from the rank's side: copy tensors in, digest them while they are copied, seal; and back again.
+// No third-party library is linked (XXH3 is compiled in from the header-only xxhash.h).
+//
+// Threads: one thread at a time. The writer does not own the mapping. docs/formats/rank.md describes the bytes;
+// base/rank/arena.h says why two buffers are enough and what the ranks must agree on first.
+#ifndef HOLDFAST_CKPT_CLIENT_SNAPSHOT_H_
+#define HOLDFAST_CKPT_CLIENT_SNAPSHOT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/rank/arena.h"
+
+namespace holdfast::ckpt {
+
+// One box of one global tensor as the rank holds it: contiguous bytes at `data`.
+struct TensorView {
+  std::string name;
+  uint32_t dtype = rank::kF32;
+  std::vector<uint64_t> global_shape;
+  std::vector<uint64_t> box_offset;  // same length as global_shape
+  std::vector<uint64_t> box_size;
+  uint32_t replica = 0;              // 0: this rank writes it to the store
+  void* data = nullptr;
+  uint64_t bytes = 0;                // product of box_size times the element size
+};
+
+// Digest of a run of bytes, and of bytes while they are copied (one pass through the cache).
+rank::Digest128 DigestBytes(const void* data, size_t bytes);
+rank::Digest128 CopyAndDigest(void* to, const void* from, size_t bytes);
+
+// Bytes of data area needed for `tensors` (each aligned to 64).
+uint64_t SnapshotBytes(const std::vector<TensorView>& tensors);
+
+class SnapshotWriter {
+ public:
+  // `arena` is a validated mapping of the rank's own arena (rank::ValidateArena).
+  explicit SnapshotWriter(void* arena);
+
+  // Whether a snapshot could be taken now: a buffer is FREE, or SEALED, not the newest sealed one, not being written, and (while
+  // an agent is present) not waiting to be written. Ranks reduce this flag (minimum) and all take or all skip.
+  bool Ready(bool agent_present) const;
+
+  // Fills and seals one buffer. False with a reason (layout does not fit, no buffer ready, sizes that do not match). With
+  // `agent_present` false a buffer that still waits to be written may be superseded. `step` must be newer than every sealed one
+  // of this attempt.
+  bool Take(const std::vector<TensorView>& tensors, uint64_t attempt, uint64_t step, uint64_t samples, bool persist,
+            bool agent_present, uint32_t* buffer, std::string* reason);
+
+  // The same in three parts, for copies that overlap other work: Begin picks the buffer and writes the table; CopyTensor may be
+  // called in any order, each index once; Seal checks that all were copied.
+  bool Begin(const std::vector<TensorView>& tensors, uint64_t attempt, uint64_t step, uint64_t samples, bool persist,
+             bool agent_present, uint32_t* buffer, std::string* reason);
+  void CopyTensor(size_t index, const TensorView& tensor);
+  bool Seal(std::string* reason);
+
+ private:
+  rank::ArenaHeader* header_;
+  int filling_ = -1;
+  std::vector<bool> copied_;
+};
+
+// Copies a sealed snapshot back into `tensors` (matched by name, box and dtype), verifying every byte against the digests.
+// False with a reason naming the tensor. Also frees every other buffer of the arena: what they hold is off the line.
+bool RestoreSnapshot(void* arena, uint32_t buffer, const std::vector<TensorView>& tensors, uint64_t* samples,
+                     std::string* reason);
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_CLIENT_SNAPSHOT_H_
