@@ -45,11 +45,21 @@ class ReadableFile {
   virtual absl::StatusOr<uint64_t> Size() const = 0;
 };
 
+struct MemoryRegion {
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateExclusive(const std::string& path) = 0;  // O_EXCL
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) = 0;    // creates
+  // A new file for large writes that may overlap (submit and reap). WriteAt may return before its bytes are written: they must
+  // stay valid and unchanged until Sync, Close or the destructor, and an error may surface at any later call. `regions` are the
+  // memory that most writes come from (io_uring registers it). The default is CreateExclusive, which writes at once.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateBulk(const std::string& path,
+                                                                   const std::vector<MemoryRegion>& regions);
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;                 // file
@@ -60,12 +70,17 @@ class FileSystem {
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
 
-  // Whole small files (at most 64 MiB).
+  // Whole small files (at most kSmallFileBytesMax).
   absl::StatusOr<std::string> ReadFile(const std::string& path);
   // tmp name, write, sync, rename over `path`, sync of the directory: after OK the new content survives a crash, after any
   // crash the file holds either the old or the new content.
   absl::Status WriteFileDurably(const std::string& path, std::string_view content);
 };
+
+inline constexpr uint64_t kSmallFileBytesMax = 64ull << 20;
+
+// Names that WriteFileDurably uses until it renames hold this; what a crash left under such a name means nothing.
+inline constexpr char kTemporaryInfix[] = ".tmp-";
 
 // The process-wide POSIX implementation. Never null; lives until the process ends.
 FileSystem* PosixFileSystem();
