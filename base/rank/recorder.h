@@ -174,6 +174,10 @@ class RecorderReader {
  private:
   RecorderHeader* header_;
   size_t bytes_;
+  uint32_t step_slots_ = 0;  // the reader's own copies
+  uint32_t message_bytes_ = 0;
+  uint64_t step_ring_offset_ = 0;
+  uint64_t message_offset_ = 0;
 };
 
 }  // namespace holdfast::rank

@@ -39,6 +39,11 @@ struct StartSpec {
   std::vector<RankSpec> ranks;
 };
 
+inline constexpr size_t kStartSpecBytesMax = 4u << 20;
+inline constexpr size_t kStartSpecRanksMax = 64;
+inline constexpr size_t kStartSpecEntriesMax = 4096;  // env entries of one block, args of one rank, groups
+
+// Empty when a string in `spec` holds a NUL byte: it would be read back as a key of its own.
 std::string EncodeStartSpec(const StartSpec& spec);
 // False with a reason naming the key and the value.
 bool DecodeStartSpec(const std::string& text, StartSpec* out, std::string* reason);
