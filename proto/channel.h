@@ -18,6 +18,10 @@ namespace holdfast::proto {
 // kRpcMessageBytesMax.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint);
 
+// What every server of ours sets: the same message limit, and permission for the channels' keepalive pings (gRPC's default
+// answers a ping each 2 s on a quiet stream with GOAWAY).
+void ConfigureServer(grpc::ServerBuilder* builder);
+
 // Sets the deadline, and wait_for_ready unless the call is a probe that must fail at once.
 void PrepareContext(grpc::ClientContext* context, int64_t deadline_ms, bool wait_for_ready = true);
 
