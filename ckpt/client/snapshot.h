@@ -33,13 +33,21 @@ struct TensorView {
 rank::Digest128 DigestBytes(const void* data, size_t bytes);
 rank::Digest128 CopyAndDigest(void* to, const void* from, size_t bytes);
 
-// Bytes of data area needed for `tensors` (each aligned to 64).
+// Bytes of data area needed for `tensors`. Each starts at a multiple of 64; one of 64 KiB or more at a multiple of 4096, so that
+// the agent can write it with O_DIRECT straight from the arena.
 uint64_t SnapshotBytes(const std::vector<TensorView>& tensors);
 
+// One writer for a mapping, kept as long as the process takes snapshots: it knows which ones are of its own attempt, and only
+// those wait to be written (an older attempt's save is committed or aborted before the next attempt starts).
 class SnapshotWriter {
  public:
-  // `arena` is a validated mapping of the rank's own arena (rank::ValidateArena).
+  // `arena` is a validated mapping of the rank's own arena (rank::ValidateArena). A buffer in FILLING was left by a process of
+  // this rank that died while it filled it: it becomes FREE.
   explicit SnapshotWriter(void* arena);
+
+  // Makes the buffers of sealed snapshots read-only in this mapping, so that a stray write faults instead of spoiling the
+  // snapshot. The mapping must be page-aligned, and be unmapped (not handed to free) at the end. Off by default.
+  void ProtectSealed(bool on) { protect_sealed_ = on; }
 
   // Whether a snapshot could be taken now: a buffer is FREE, or SEALED, not the newest sealed one, not being written, and (while
   // an agent is present) not waiting to be written. Ranks reduce this flag (minimum) and all take or all skip.
@@ -59,15 +67,24 @@ class SnapshotWriter {
   bool Seal(std::string* reason);
 
  private:
+  void SetWritable(uint32_t buffer, bool writable) const;
+
   rank::ArenaHeader* header_;
   int filling_ = -1;
+  uint64_t attempt_ = 0;  // of the newest Begin
+  uint64_t step_ = 0;     // of the newest Seal
+  bool protect_sealed_ = false;
   std::vector<bool> copied_;
 };
 
 // Copies a sealed snapshot back into `tensors` (matched by name, box and dtype), verifying every byte against the digests.
-// False with a reason naming the tensor. Also frees every other buffer of the arena: what they hold is off the line.
+// False with a reason naming the tensor (then `tensors` hold a mixture and must not be used). Also frees every other buffer of
+// the arena: what they hold is off the line.
 bool RestoreSnapshot(void* arena, uint32_t buffer, const std::vector<TensorView>& tensors, uint64_t* samples,
                      std::string* reason);
+
+// Frees every buffer that the agent is not writing: for an attempt that starts from a checkpoint or from scratch.
+void DiscardSnapshots(void* arena);
 
 }  // namespace holdfast::ckpt
 
