@@ -11,6 +11,8 @@ if(NOT HOLDFAST_TORCH STREQUAL "OFF")
 endif()
 
 if(HOLDFAST_HAVE_TORCH)
+  find_package(absl REQUIRED)      # imported targets are known only where they were looked for
+  find_package(yaml-cpp REQUIRED)
   set(_torch ${HOLDFAST_TORCH_DIR}/torch)
   add_library(holdfast_torch INTERFACE)
   target_include_directories(holdfast_torch SYSTEM INTERFACE
