@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Many short jobs leave nothing: processes, sockets, shared memory, temporary files, descriptors and memory of daemons."""
+import os
+import tempfile
+
+import processes
+from cluster_case import JOB_DEADLINE_S, ClusterCase, main, test_rank_job
+
+DESCRIPTORS_SLACK = 4  # RocksDB opens and closes files of its own
+STEPS = 5
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def temporary_files():
+    folder = tempfile.gettempdir()
+    return {name for name in os.listdir(folder) if name.startswith(("holdfast", "hf"))}
+
+
+class Leak(ClusterCase):
+    def daemons(self):
+        return ["scheduler", "agent-n0", "agent-n1"]
+
+    def descriptors(self):
+        return {name: processes.open_descriptors(self.cluster.wait_pid(name)) for name in self.daemons()}
+
+    def run_jobs(self, count):
+        """Jobs one after the other, every fifth with a killed rank."""
+        for index in range(count):
+            job = self.cluster.submit(test_rank_job(self.cluster, f"short-{index}", steps=STEPS if index % 5 else 40))
+            if index % 5 == 0:
+                self.cluster.wait_step(job, 3)
+                self.cluster.kill_rank(job, index % 4)
+            self.cluster.wait_state(job, "DONE", JOB_DEADLINE_S)
+
+    def leaves_nothing(self, count):
+        self.run_jobs(2)  # what is opened once stays
+        self.wait_quiet()
+        before = (set(processes.of_directory(self.directory)), shared_memory(), temporary_files(), self.descriptors(),
+                  set(self.cluster.sockets()))
+        self.run_jobs(count)
+        self.wait_quiet()
+        self.assertEqual(set(processes.of_directory(self.directory)) - before[0], set())
+        self.assertEqual(shared_memory() - before[1], set())
+        self.assertEqual(temporary_files() - before[2] - {os.path.basename(self.directory)}, set())
+        after = self.descriptors()
+        for name, number in before[3].items():
+            self.assertLessEqual(after[name], number + DESCRIPTORS_SLACK, name)
+        self.assertEqual(set(self.cluster.sockets()) - before[4], set())
+        self.assertEqual(self.keeper_folders(), [])
+
+    def keeper_folders(self):
+        """What keepers left in the nodes' directories."""
+        found = []
+        for node in self.cluster.node_names():
+            folder = os.path.join(self.cluster.state, "nodes", node, "keepers")
+            found += os.listdir(folder) if os.path.isdir(folder) else []
+        return found
+
+    def wait_quiet(self):
+        processes.wait_until(lambda: not self.keeper_folders(), 30, lambda: f"keepers gone: {self.keeper_folders()}")
+
+
+class Few(Leak):
+    def test_six_jobs(self):
+        self.leaves_nothing(6)
+
+
+class Many(Leak):
+    def test_fifty_jobs(self):
+        self.leaves_nothing(50)
+
+
+if __name__ == "__main__":
+    main()
