@@ -97,7 +97,10 @@ absl::Status CheckNumbers(const v1::JobSpec& s) {
   HF_RETURN_IF_ERROR(CheckNumber("grace_s", s.grace_s()));
   HF_RETURN_IF_ERROR(CheckNumber("time_limit_s", s.time_limit_s()));
   HF_RETURN_IF_ERROR(CheckNumber("hang_limit_ms", s.hang_limit_ms()));
-  const uint64_t log_bytes = std::min<uint64_t>(s.log_bytes_per_rank(), static_cast<uint64_t>(kLogBytesMax) + 1);
+  const uint64_t log_bytes = s.log_bytes_per_rank();
+  if (log_bytes > INT64_MAX) {
+    return Bad("log_bytes_per_rank", absl::StrCat(log_bytes, " is not ", Allowed(*FindNumberField("log_bytes_per_rank"))));
+  }
   HF_RETURN_IF_ERROR(CheckNumber("log_bytes_per_rank", static_cast<int64_t>(log_bytes)));
   return CheckNumber("priority", s.priority());
 }
@@ -234,7 +237,7 @@ std::string Shown(const NumberField& field, int64_t value) {
     case NumberKind::kDurationS:
       return FormatDurationMs(value * 1000);
     case NumberKind::kBytes:
-      return value < 0 ? absl::StrCat(value) : FormatBytes(static_cast<uint64_t>(value));
+      return value < 1024 || value % 1024 != 0 ? absl::StrCat(value) : FormatBytes(static_cast<uint64_t>(value));
     case NumberKind::kCount:
       break;
   }

@@ -22,6 +22,11 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 
+constexpr char kBoolAllowed[] = "true or false";
+constexpr char kTextAllowed[] = "a text that is not empty";
+constexpr char kFenceAllowed[] = "one of commit, witness";
+constexpr char kCommandAllowed[] = "a list of arguments or a command line, such as [python, train.py]";
+
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // Who runs a job comes from who submits it, never from a file; has_* belong to the wire.
@@ -84,6 +89,8 @@ class JobReader {
                                 : absl::StrCat("unknown field; did you mean ", nearest, "?"));
     }
     if (!IsFileField(name)) return At(key, name, "comes from who submits the job and cannot be set in a file; remove it");
+    // yaml-cpp places an empty value on the line where it noticed; the field's own line is what a person looks for.
+    if (value.IsNull() && name != "environment") return At(key, name, absl::StrCat("an empty value is not ", AllowedOf(*field)));
     if (name == "command") return ReadCommand(value);
     if (name == "environment") return ReadEnvironment(value);
     if (name == "fence") return ReadFence(value);
@@ -91,6 +98,13 @@ class JobReader {
     if (FindNumberField(name) != nullptr) return ReadNumber(*FindNumberField(name), *field, value);
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) return ReadBool(*field, value);
     return ReadString(*field, value);
+  }
+
+  static std::string AllowedOf(const FieldDescriptor& field) {
+    if (FindNumberField(field.name()) != nullptr) return Allowed(*FindNumberField(field.name()));
+    if (field.name() == "command") return kCommandAllowed;
+    if (field.name() == "fence") return kFenceAllowed;
+    return field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? kBoolAllowed : kTextAllowed;
   }
 
   absl::Status ReadNumber(const NumberField& limits, const FieldDescriptor& field, const YAML::Node& node) {
@@ -127,21 +141,21 @@ class JobReader {
 
   absl::Status ReadBool(const FieldDescriptor& field, const YAML::Node& node) {
     bool value = false;
-    if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value)) return NotAllowed(node, field.name(), "true or false");
+    if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value)) return NotAllowed(node, field.name(), kBoolAllowed);
     spec_->GetReflection()->SetBool(spec_, &field, value);
     if (field.name() == "requeue") spec_->set_has_requeue(true);
     return absl::OkStatus();
   }
 
   absl::Status ReadString(const FieldDescriptor& field, const YAML::Node& node) {
-    if (!node.IsScalar() || node.Scalar().empty()) return NotAllowed(node, field.name(), "a text that is not empty");
+    if (!node.IsScalar() || node.Scalar().empty()) return NotAllowed(node, field.name(), kTextAllowed);
     spec_->GetReflection()->SetString(spec_, &field, node.Scalar());
     return absl::OkStatus();
   }
 
   absl::Status ReadFence(const YAML::Node& node) {
     const std::string text = node.IsScalar() ? node.Scalar() : "";
-    if (text != "commit" && text != "witness") return NotAllowed(node, "fence", "one of commit, witness");
+    if (text != "commit" && text != "witness") return NotAllowed(node, "fence", kFenceAllowed);
     spec_->set_fence(text == "commit" ? v1::FENCE_MODE_COMMIT : v1::FENCE_MODE_WITNESS);
     return absl::OkStatus();
   }
@@ -158,7 +172,7 @@ class JobReader {
       }
     }
     if (spec_->command_size() == 0) {
-      return NotAllowed(node, "command", "a list of arguments or a command line, such as [python, train.py]");
+      return NotAllowed(node, "command", kCommandAllowed);
     }
     return absl::OkStatus();
   }
