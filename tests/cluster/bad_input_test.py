@@ -142,7 +142,7 @@ class Daemons(ClusterCase):
 
 
 class FullDisk(unittest.TestCase):
-    """State on a file system of 24 MiB that fills up: a clear error, and the cluster goes on when there is room again."""
+    """A store on a file system of 2 MiB: every save that does not fit is reported, and training goes on."""
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
     def test_checkpoints_that_do_not_fit_are_reported_and_training_goes_on(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the cluster tests: a directory of their own, jobs of the test rank, the undisturbed run, nothing left behind."""
+"""Base of the cluster tests: a directory of their own, jobs of the test rank, the undisturbed run, nothing left."""
 import os
 import shutil
 import sys

@@ -265,6 +265,24 @@ class Cluster:
         newest = max((recorder.attempt for recorder in found.values()), default=0)
         return {rank: recorder for rank, recorder in found.items() if recorder.attempt == newest}
 
+    def recorded_steps(self, job):
+        """{rank: [recorders.Step]} of the newest attempt, as far as the recorders' rings hold them."""
+        found = {}
+        for node in self.node_names():
+            pid = self.keeper_pid(node, job)
+            if pid:
+                found.update(recorders.steps_of_keeper(pid))
+        return found
+
+    def wait_checkpoint(self, job, step, deadline_s=60):
+        """Waits until the checkpoint of `step` is committed, by what holdfast-ckpt says of the files alone."""
+        def committed():
+            result = self.tool("holdfast-ckpt", "show", "--store", self.store(), f"{job_name(job)}@{step}")
+            return result.code == 0
+
+        processes.wait_until(committed, deadline_s, lambda: f"checkpoint {job_name(job)}@{step}\n{self.evidence(job)}",
+                             CLI_POLL_S)
+
     def wait_step(self, job, step, deadline_s=60, ranks=None):
         """Waits until every rank of the job (or `ranks` of them) has finished `step`; gives the recorders."""
         def reached():

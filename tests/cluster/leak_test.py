@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Many short jobs leave nothing: processes, sockets, shared memory, temporary files, descriptors and memory of daemons."""
+"""Many short jobs leave nothing: processes, sockets, shared memory, temporary files, descriptors of daemons."""
 import os
 import tempfile
 

@@ -9,10 +9,21 @@ import struct
 from typing import NamedTuple
 
 MAGIC = 0x3152434552465548
-HEADER = struct.Struct("<QIIQQQIIIIQQQQ")
+HEADER = struct.Struct("<QIIQQQIIIIQQQQ")  # slots of the step ring are field 8, its offset field 10
 PROGRESS_OFFSET = 192
 PROGRESS = struct.Struct("<QQQIIQQQQ")
 READ_BYTES = PROGRESS_OFFSET + PROGRESS.size
+
+
+STEP_SLOT = struct.Struct("<QQQddddQQ")
+STEP_SLOT_BYTES = 128
+
+
+class Step(NamedTuple):
+    step: int
+    loss: float
+    done_s: float          # CLOCK_MONOTONIC as time.monotonic() gives it
+    snapshot_stall_s: float
 
 
 class Recorder(NamedTuple):
@@ -50,6 +61,31 @@ def of_keeper(pid):
     return newest
 
 
+def steps_of_keeper(pid):
+    """{rank: [Step]} of the newest attempt of each rank, as far as the rings still hold them."""
+    newest = {}
+    for path in _memfds(pid):
+        data = _head(path, 1 << 20)
+        recorder = parse(data)
+        if recorder and recorder.attempt >= newest.get(recorder.rank, (recorder, None))[0].attempt:
+            newest[recorder.rank] = (recorder, data)
+    return {rank: parse_steps(data) for rank, (_, data) in newest.items()}
+
+
+def parse_steps(data):
+    """The finished steps in a recorder's ring, oldest first; slots that were being written are left out."""
+    slots, ring = HEADER.unpack_from(data)[8], HEADER.unpack_from(data)[10]
+    steps = []
+    for slot in range(slots):
+        at = ring + slot * STEP_SLOT_BYTES
+        if at + STEP_SLOT_BYTES > len(data):
+            break
+        seq, step, _, loss, _, _, _, done_ns, stall_ns = STEP_SLOT.unpack_from(data, at)
+        if step and seq % 2 == 0:
+            steps.append(Step(step, loss, done_ns / 1e9, stall_ns / 1e9))
+    return sorted(steps)
+
+
 def _memfds(pid):
     folder = f"/proc/{pid}/fd"
     try:
@@ -65,13 +101,13 @@ def _memfds(pid):
             continue
 
 
-def _head(path):
+def _head(path, size=READ_BYTES):
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.pread(descriptor, READ_BYTES, 0)
+        return os.pread(descriptor, size, 0)
     except OSError:
         return b""
     finally:
