@@ -16,7 +16,7 @@ ARROWS = {
     "client": ("base/rank", "ckpt/client"),
     "kernels": ("base",),
     "parallel": ("base", "kernels", "client"),
-    # A rank restores from a store directory that its node can read: the trainer reads checkpoints, and never writes them.
+    # A rank restores from a store directory that its node can read: the trainer reads checkpoints, never writes them.
     "worker": ("parallel", "client", "ckpt"),
     "cli": ("base", "proto"),
 }
