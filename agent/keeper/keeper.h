@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keeper: parent and subreaper of the ranks of one job on one node. One thread, one poll loop, libc and base/rank only, so
+// that it can stay while everything around it is killed, upgraded and restarted. docs/formats/rank.md says what it does with
+// every message.
+//
+//   keeper.cc         set-up, the loop, connections
+//   agent_side.cc     what the agent sends
+//   rank_side.cc      what ranks send
+//   children.cc       starting, exits and stops, descendants, output
+#ifndef HOLDFAST_AGENT_KEEPER_KEEPER_H_
+#define HOLDFAST_AGENT_KEEPER_KEEPER_H_
+
+#include <poll.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/keeper/link.h"
+#include "agent/keeper/rank_slot.h"
+#include "agent/keeper/spawn.h"
+#include "base/rank/start_spec.h"
+
+namespace holdfast::keeper {
+
+struct Options {
+  std::string dir;  // absolute
+  uint64_t job = 0;
+  uint32_t max_ranks = 64;
+};
+
+class Keeper {
+ public:
+  explicit Keeper(const Options& options) : options_(options) {}
+  ~Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  // Lock, signals, socket. False with a reason on stderr; then nothing is left behind.
+  bool Start();
+  // Until kQuit or SIGTERM. Returns the exit status.
+  int Run();
+
+ private:
+  // keeper.cc
+  bool LockDirectory();
+  bool CatchSignals();
+  bool Listen();
+  void ProtectSelf();
+  int PollTimeoutMs() const;
+  void Poll();
+  void ServeSlots(const std::vector<pollfd>& ready, size_t* at);
+  void ServeLinks(const std::vector<pollfd>& ready, size_t* at);
+  bool Paused(const Link& link);
+  void ReadSignals();
+  void EndAllRanks();
+  void Accept();
+  void ReadLink(Link* link);
+  void BuryLinks();
+  void AllocateArenas();
+  void CheckFence();
+  Link* FindLink(uint32_t id);
+  Link* Agent();
+  void TellAgent(rank::Message message, const std::string& payload = "", std::initializer_list<int> fds = {});
+  void Note(const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+  // agent_side.cc
+  bool HandleAgent(Link* link, const rank::Message& m, const std::string& payload, const rank::Descriptors& fds);
+  void HandleAttach(Link* link, const rank::Message& m);
+  void AgentGone();
+  void SendState(Link* link, uint32_t request);
+  void HandleStart(Link* link, const rank::Message& m, const rank::Descriptors& fds);
+  bool ReadSpec(Link* link, const rank::Message& m, const rank::Descriptors& fds, rank::StartSpec* spec);
+  void HandleSignal(Link* link, const rank::Message& m);
+  void HandleFence(const rank::Message& m);
+  void HandleReply(const rank::Message& m, const std::string& payload);
+  void HandleQuit(Link* link, const rank::Message& m);
+
+  // rank_side.cc: false closes the connection.
+  bool HandleNew(Link* link, const rank::Message& m);
+  bool HandleHello(Link* link, const rank::Message& m);
+  bool HandleRank(Link* link, const rank::Message& m, const std::string& payload);
+  bool HandleWantArena(Link* link, const rank::Message& m);
+  bool HandleSealed(Link* link, const rank::Message& m);
+  void HandleRestore(Link* link, const rank::Message& m);
+  void Forward(Link* link, const rank::Message& m, const std::string& payload, bool is_request);
+  void AnswerArena(RankSlot* slot, int error, const std::string& text);
+
+  // children.cc
+  RankSlot* FindSlot(uint32_t rank);
+  RankSlot* MakeSlot(uint32_t rank);
+  void StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request);
+  void StartFailed(RankSlot* slot, int stage, int error, const std::string& what);
+  void ReadReport(RankSlot* slot);
+  void ReapChildren();
+  void RankEnded(RankSlot* slot, uint64_t wait_status, uint64_t now_ns);
+  void RankPaused(RankSlot* slot, bool stopped, int signal, uint64_t now_ns);
+  bool DrainOutput(RankSlot* slot, size_t budget);
+  void KillRank(RankSlot* slot);
+  RankSlot* OwnerOf(pid_t pid);
+  bool MayLive(pid_t orphan);
+  void Sweep();
+  void SweepSoon();
+  bool AnyAlive() const;
+
+  const Options options_;
+  UniqueFd lock_, listener_, signals_, exits_;
+  std::string socket_path_;
+  InheritedLimits limits_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::unique_ptr<RankSlot>> slots_;
+  uint32_t next_link_ = 1;
+  uint32_t agent_ = 0;  // link id; 0 = none
+  uint64_t newest_attempt_ = 0;
+  uint64_t fence_ns_ = 0;
+  uint64_t sweep_interval_ns_ = 0;  // grows while something will not die
+  uint64_t next_sweep_ns_ = 0;      // 0: nothing to look for
+  int notes_ = 0;
+  bool quit_ = false;
+  std::string buffer_;  // one payload
+};
+
+uint64_t MonoNs();
+
+}  // namespace holdfast::keeper
+
+#endif  // HOLDFAST_AGENT_KEEPER_KEEPER_H_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/keeper/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/rank/message.h"
+
+namespace holdfast::keeper {
+namespace {
+
+constexpr char kDefaultPath[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+constexpr int kExitNotStarted = 127;
+
+std::string_view KeyOf(std::string_view entry) { return entry.substr(0, entry.find('=')); }
+
+void Put(std::vector<std::string>* env, const std::string& entry) {
+  for (std::string& old : *env) {
+    if (KeyOf(old) == KeyOf(entry)) {
+      old = entry;
+      return;
+    }
+  }
+  env->push_back(entry);
+}
+
+[[noreturn]] void Fail(int report, rank::StartStage stage, int error) {
+  const ChildReport what = {static_cast<int32_t>(stage), error};
+  while (write(report, &what, sizeof(what)) < 0 && errno == EINTR) {
+  }
+  _exit(kExitNotStarted);
+}
+
+// The keeper may have died between fork and prctl: then there is nobody to fire the signal.
+void DieWithKeeper(pid_t keeper) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != keeper) _exit(kExitNotStarted);
+}
+
+void ResetSignals() {
+  struct sigaction defaults = {};
+  defaults.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &defaults, nullptr);  // KILL and STOP refuse; fine
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+void RestoreLimits(const InheritedLimits& limits) {
+  setrlimit(RLIMIT_NOFILE, &limits.open_files);
+  if (limits.oom_score_adj.empty()) return;
+  const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  if (write(fd, limits.oom_score_adj.data(), limits.oom_score_adj.size()) < 0) {
+    // Raising one's own score is always allowed; where /proc says otherwise the rank only stays better protected.
+  }
+  close(fd);
+}
+
+// Returns 0 or an errno. Order: groups, gid, uid; then proves that they are gone.
+int BecomeUser(const rank::StartSpec& spec) {
+  if (geteuid() != 0) return spec.uid == geteuid() ? 0 : EPERM;
+  if (spec.uid == 0) return 0;
+  const std::vector<gid_t> groups(spec.groups.begin(), spec.groups.end());
+  if (setgroups(groups.size(), groups.data()) != 0) return errno;
+  if (setgid(spec.gid) != 0) return errno;
+  if (setuid(spec.uid) != 0) return errno;
+  if (setuid(0) == 0 || getuid() != spec.uid || getgid() != spec.gid) return EPERM;
+  return 0;
+}
+
+struct Child {
+  pid_t keeper;
+  int input, output, report;
+  char** argv;
+  char** envp;
+};
+
+[[noreturn]] void RunChild(const Child& child, const rank::StartSpec& spec, const InheritedLimits& limits) {
+  setsid();
+  DieWithKeeper(child.keeper);
+  ResetSignals();
+  if (dup2(child.input, 0) < 0 || dup2(child.output, 1) < 0 || dup2(child.output, 2) < 0) {
+    Fail(child.report, rank::kStageLog, errno);
+  }
+  syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);  // all are CLOEXEC already; this also covers what we inherited
+  RestoreLimits(limits);
+  if (const int error = BecomeUser(spec); error != 0) Fail(child.report, rank::kStageUser, error);
+  DieWithKeeper(child.keeper);  // changing credentials cleared it
+  if (chdir(spec.cwd.c_str()) != 0) Fail(child.report, rank::kStageCwd, errno);
+  environ = child.envp;
+  execvp(child.argv[0], child.argv);
+  Fail(child.report, rank::kStageExec, errno);
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+bool MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  read_end->Reset(ends[0]);
+  write_end->Reset(ends[1]);
+  return fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;  // the reading end only: the rank expects to block
+}
+
+}  // namespace
+
+std::vector<std::string> MergeEnv(const std::vector<std::string>& common, const std::vector<std::string>& own,
+                                  const std::vector<std::string>& extra) {
+  std::vector<std::string> env = {kDefaultPath};
+  for (const auto* list : {&common, &own, &extra}) {
+    for (const std::string& entry : *list) Put(&env, entry);
+  }
+  return env;
+}
+
+int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank, const std::vector<std::string>& env,
+              const InheritedLimits& limits, Spawned* out) {
+  UniqueFd output_write, report_write;
+  if (!MakePipe(&out->output, &output_write) || !MakePipe(&out->report, &report_write)) return errno;
+  UniqueFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input.valid()) return errno;
+  std::vector<char*> argv = Pointers(rank.args);
+  std::vector<char*> envp = Pointers(env);
+  const Child child = {getpid(), input.get(), output_write.get(), report_write.get(), argv.data(), envp.data()};
+  const pid_t pid = fork();
+  if (pid < 0) return errno;
+  if (pid == 0) RunChild(child, spec, limits);
+  out->pid = pid;
+  return 0;
+}
+
+}  // namespace holdfast::keeper
