@@ -37,13 +37,13 @@ class Undisturbed:
     _known = {}
 
     @classmethod
-    def get(cls, key, make_spec, steps):
+    def get(cls, key, make_spec, steps, deadline_s=JOB_DEADLINE_S):
         if key not in cls._known:
             directory = temporary_directory()
             try:
                 with Cluster(directory) as cluster:
                     job = cluster.submit(make_spec(cluster))
-                    cluster.wait_state(job, "DONE", JOB_DEADLINE_S)
+                    cluster.wait_state(job, "DONE", deadline_s)
                     cls._known[key] = (cluster.digest(job, steps), final_losses(cluster.steps(job)))
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
