@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job killed many times in a row at seeded random moments: every time equal to the undisturbed run.
 
-The short form kills three times; the long one (scripts/test --long endurance) 20 times, jobs of the native trainer where
-LibTorch is built. HOLDFAST_SEED chooses other moments.
+The short form kills three times; the long one (scripts/test --long endurance) 20 times, jobs of the native trainer
+where LibTorch is built. HOLDFAST_SEED chooses other moments.
 """
 import json
 import os
@@ -67,7 +67,8 @@ class Endurance(ClusterCase):
         self.assert_equal(attempt)
 
     def assert_equal(self, attempts):
-        digest, losses = Undisturbed.get("endurance", lambda cluster: make_job(cluster, "undisturbed"), STEPS, DEADLINE_S)
+        digest, losses = Undisturbed.get("endurance", lambda cluster: make_job(cluster, "undisturbed"), STEPS,
+                                         DEADLINE_S)
         rows = self.cluster.steps(self.job)
         self.assertEqual(step_gaps(rows, STEPS), [])
         self.assertEqual(final_losses(rows), losses)

@@ -38,7 +38,8 @@ def mirror():
     """The first Debian mirror of this machine."""
     texts = []
     for folder in ("/etc/apt", "/etc/apt/sources.list.d"):
-        texts += [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith((".list", ".sources"))]
+        texts += [os.path.join(folder, name) for name in sorted(os.listdir(folder))
+                  if name.endswith((".list", ".sources"))]
     for path in texts:
         with open(path, encoding="utf-8") as file:
             match = re.search(r"^(?:URIs:|deb(?: \[[^]]*\])?)\s+(https?://\S*debian/?)\s*", file.read(), re.M)
@@ -78,8 +79,8 @@ class FreshDebian(unittest.TestCase):
     def inside(self, command, limit_s):
         """Runs a command in the root, with processes and mounts of its own; gives (output, seconds)."""
         started = time.monotonic()
-        done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/bash", "-c", ENTER, "enter",
-                               self.root, command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/bash", "-c", ENTER, "enter", self.root]
+        done = subprocess.run(enter + [command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                               timeout=limit_s, check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-4000:])
         return done.stdout, time.monotonic() - started
