@@ -68,7 +68,9 @@ def reachable(folder):
 def include_problem(source, quoted, target):
     """Why `source` may not include `target`, or None."""
     home = folder_of(source)
-    if home is None or home in table.CROSSING:
+    if source in table.FREE_HEADERS:
+        return free_header_problem(source, quoted, target)
+    if home is None or home in table.CROSSING or target in table.FREE_HEADERS:
         return None
     if target.startswith("holdfast/v1/"):
         target = "proto/" + target
@@ -87,6 +89,13 @@ def include_problem(source, quoted, target):
             return None
         return f"{source}: {home} includes no third party, but here is {target}"
     return third_party_problem(source, home, target)
+
+
+def free_header_problem(source, quoted, target):
+    """A header that everybody may include has to stay free of others."""
+    if quoted or not is_system_header(target):
+        return f"{source}: includes {target}, but is a header that everybody may include"
+    return None
 
 
 def is_system_header(target):
@@ -184,7 +193,7 @@ def check_function_length(root):
     """Functions at column 0, from their first line to the closing brace at column 0."""
     problems = []
     for path in walk(root):
-        if path.endswith(CPP):
+        if path.endswith(CPP) and not is_test(path):
             problems += [f"{path}:{start}: a function of {length} lines, at most {FUNCTION_LINES_MAX}"
                          for start, length in functions(read_lines(root, path)) if length > FUNCTION_LINES_MAX]
     return problems
@@ -199,8 +208,8 @@ def functions(lines):
                 yield start, number - start + 1
             start = None
         elif line and not line.startswith(NOT_A_FUNCTION):
-            declaration = line.rstrip().endswith(";")
-            start = number if "(" in line and not declaration else None
+            whole = line.rstrip().endswith((";", "}"))  # a declaration, or a function in one line
+            start = number if "(" in line and not whole else None
 
 
 def check_tests_registered(root):

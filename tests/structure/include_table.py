@@ -21,6 +21,9 @@ ARROWS = {
     "cli": ("base", "proto"),
 }
 
+# Headers that everybody may include, since they themselves include nothing but libc and the C++ library.
+FREE_HEADERS = ("base/unique_fd.h",)
+
 # tests/ crosses components by its nature: everything is open to it.
 CROSSING = ("tests",)
 

@@ -63,6 +63,7 @@ class IncludeTable(CheckCase):
                 ("scheduler/a.cc", "<ATen/ATen.h>", "scheduler may not include ATen"),
                 ("agent/a.cc", "<gtest/gtest.h>", "outside a test"),
                 ("agent/a.cc", '"tests/rank/b.h"', "test code"),
+                ("base/unique_fd.h", '"base/status.h"', "everybody may include"),
                 ("agent/a.cc", '"wonder/b.h"', "no known third party")):
             with self.subTest(source=source, include=include):
                 self.expect(checks.check_includes, {source: f"{LICENCE}#include {include}\n"}, part)
@@ -72,7 +73,8 @@ class IncludeTable(CheckCase):
                 ("scheduler/core/a.cc", '"base/status.h"'), ("agent/a.cc", '"base/uring/ring.h"'),
                 ("agent/a.cc", '"ckpt/client/snapshot.h"'), ("worker/a.cc", '"ckpt/format/manifest.h"'),
                 ("worker/a.cc", '"base/rank/recorder.h"'), ("agent/keeper/a.cc", "<sys/wait.h>"),
-                ("ckpt/client/a.cc", "<xxhash.h>"), ("cli/a.cc", '"holdfast/v1/common.pb.h"'),
+                ("ckpt/client/a.cc", "<xxhash.h>"), ("client/a.cc", '"base/unique_fd.h"'),
+                ("cli/a.cc", '"holdfast/v1/common.pb.h"'),
                 ("base/rank/message_test.cc", '"gtest/gtest.h"'), ("tests/rank/a.cc", '"client/session.h"'),
                 ("base/a.cc", "<vector>")):
             with self.subTest(source=source, include=include):
