@@ -9,10 +9,10 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
-import build  # noqa: E402
+sys.path.insert(1, os.path.join(ROOT, "tests", "cluster"))
+sys.path.insert(1, os.path.join(ROOT, "tests", "chaos"))
+import judge  # noqa: E402
 import processes  # noqa: E402
-import recorders  # noqa: E402
 from holdfast_cluster import Cluster, final_losses, job_name, step_gaps  # noqa: E402,F401
 
 BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-worker", "holdfast-ckpt",
@@ -74,19 +74,19 @@ class Fault:
     """One injected fault and what was seen of its recovery, on the injector's clocks."""
 
     def __init__(self, inject):
-        self.wall_ns = time.time_ns()
         self.at = inject()  # CLOCK_MONOTONIC just before the signal was sent
-        self.noticed_ms = None
+        self.wall_ns = time.time_ns() - int((time.monotonic() - self.at) * 1e9)  # the same moment on the wall clock
         self.first_step_ms = None
 
-    def measure(self, cluster, job, attempt, world, sequence, deadline_s=START_DEADLINE_S):
-        """Waits for the first step of all ranks of `attempt`, then reads when the fault was noticed from the events."""
-        first = cluster.wait_first_step(job, attempt, world, deadline_s)
-        self.first_step_ms = (first - self.at) * 1000
-        opened = [event for event in cluster.events(job, after=sequence) if event.get("kind") == "incident.opened"]
-        if opened:
-            self.noticed_ms = max(0.0, (int(opened[0]["wall_ns"]) - self.wall_ns) / 1e6)
-        return self
+    def wait_first_step(self, cluster, job, attempt, world, deadline_s=START_DEADLINE_S):
+        """Waits until all ranks of `attempt` have finished a step: by the ranks' own CLOCK_MONOTONIC."""
+        self.first_step_ms = (cluster.wait_first_step(job, attempt, world, deadline_s) - self.at) * 1000
+
+    def times(self, incident):
+        """The five times from the injection. The first four are the incident's, which counts from begin_wall_ns."""
+        result = judge.times(incident, self.wall_ns, acted=True)
+        result["first_step_ms"] = rounded(self.first_step_ms, 1)
+        return result
 
 
 def redone_steps(rows):

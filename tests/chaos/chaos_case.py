@@ -79,7 +79,7 @@ def steps_lost(rows, attempt_before):
 
 
 class Case:
-    """Runs one case and keeps what it saw. `run` never raises for what Holdfast does wrong: that is a problem of the case."""
+    """Runs one case and keeps what it saw. What Holdfast does wrong is a problem of the case, never an exception."""
 
     def __init__(self, binaries, job, kind, answer, seed):
         self.job = job
