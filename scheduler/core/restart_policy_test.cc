@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/core/restart_policy.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace holdfast::sched {
+namespace {
+
+using ::testing::HasSubstr;
+
+Cause Died(int32_t code, uint64_t step, bool first_step_ever = true) {
+  RankFailure f;
+  f.exit_code = code;
+  f.step = step;
+  f.node = "n0";
+  return NameFirstCause({f}, first_step_ever);
+}
+
+TEST(RestartPolicy, BackoffOnlyFromTheThirdFault) {
+  const int64_t want[] = {0, 0, 1000, 2000, 4000, 8000, 16000, 30000, 30000};
+  for (uint32_t i = 0; i < 9; ++i) EXPECT_EQ(BackoffMs(i + 1), want[i]) << i;
+  EXPECT_EQ(BackoffMs(4'000'000'000u), kBackoffMaxMs);
+}
+
+TEST(RestartPolicy, BudgetIsUsedUpAndComesBackWithProgress) {
+  v1::JobSpec spec;
+  spec.set_has_restarts_max(true);
+  spec.set_restarts_max(2);
+  records::RestartBook book;
+  EXPECT_TRUE(DecideRestart(spec, Died(-SIGKILL, 1), &book).restart);
+  EXPECT_TRUE(DecideRestart(spec, Died(-SIGKILL, 2), &book).restart);
+  const RestartDecision third = DecideRestart(spec, Died(-SIGKILL, 3), &book);
+  EXPECT_FALSE(third.restart);
+  EXPECT_THAT(third.reason, HasSubstr("restarts_max 2"));
+  EXPECT_TRUE(NoteProgress({.newest_point_step = 4, .points_visible = true}, &book));
+  EXPECT_FALSE(NoteProgress({.newest_point_step = 4, .points_visible = true}, &book)) << "the same point is no progress";
+  const RestartDecision again = DecideRestart(spec, Died(-SIGKILL, 5), &book);
+  EXPECT_TRUE(again.restart);
+  EXPECT_EQ(again.backoff_ms, 0);
+}
+
+TEST(RestartPolicy, TenMinutesOfActivityCountWhereNoPointIsVisible) {
+  records::RestartBook book;
+  book.set_used(7);
+  EXPECT_FALSE(NoteProgress({.active_ms = kActivityIsProgressMs - 1}, &book));
+  EXPECT_FALSE(NoteProgress({.points_visible = true, .active_ms = kActivityIsProgressMs}, &book));
+  EXPECT_TRUE(NoteProgress({.active_ms = kActivityIsProgressMs}, &book));
+  EXPECT_EQ(book.used(), 0u);
+}
+
+TEST(RestartPolicy, ZeroBudgetMeansNoRestart) {
+  v1::JobSpec spec;
+  spec.set_has_restarts_max(true);
+  records::RestartBook book;
+  EXPECT_FALSE(DecideRestart(spec, Died(-SIGKILL, 1), &book).restart);
+  v1::JobSpec unset;
+  EXPECT_EQ(RestartsMax(unset), 100u);
+}
+
+TEST(RestartPolicy, UserProgramGetsOneRetry) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  EXPECT_TRUE(DecideRestart(spec, Died(1, 0, false), &book).restart);
+  const RestartDecision second = DecideRestart(spec, Died(1, 0, false), &book);
+  EXPECT_FALSE(second.restart);
+  EXPECT_THAT(second.reason, HasSubstr("user program"));
+}
+
+TEST(RestartPolicy, TheSameCrashThreeTimesWithoutProgressIsThePrograms) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  EXPECT_TRUE(DecideRestart(spec, Died(-SIGSEGV, 7), &book).restart);
+  EXPECT_TRUE(DecideRestart(spec, Died(-SIGSEGV, 7), &book).restart);
+  const RestartDecision third = DecideRestart(spec, Died(-SIGSEGV, 7), &book);
+  EXPECT_FALSE(third.restart);
+  EXPECT_THAT(third.reason, HasSubstr("user program, recurring"));
+}
+
+TEST(RestartPolicy, ADifferentStepOrProgressBreaksTheSeries) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(DecideRestart(spec, Died(3, 7 + i % 2), &book).restart) << i;
+  records::RestartBook moving;
+  for (uint64_t i = 0; i < 12; ++i) {
+    NoteProgress({.newest_point_step = 7 + i, .points_visible = true}, &moving);
+    EXPECT_TRUE(DecideRestart(spec, Died(3, 7), &moving).restart) << i;
+  }
+}
+
+TEST(RestartPolicy, KillsFromOutsideAreNeverTheProgramsFault) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(DecideRestart(spec, Died(-SIGKILL, 0, false), &book).restart) << i;
+}
+
+TEST(RestartPolicy, RecurringOutOfMemoryEndsTheJob) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  RankFailure f;
+  f.exit_code = -SIGKILL;
+  f.oom_killed = true;
+  f.step = 3;
+  const Cause oom = NameFirstCause({f}, true);
+  EXPECT_TRUE(DecideRestart(spec, oom, &book).restart);
+  EXPECT_TRUE(DecideRestart(spec, oom, &book).restart);
+  EXPECT_THAT(DecideRestart(spec, oom, &book).reason, HasSubstr("out of memory"));
+}
+
+}  // namespace
+}  // namespace holdfast::sched
