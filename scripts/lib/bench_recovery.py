@@ -75,7 +75,7 @@ class PeerRuns:
         except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
             build.say(f"  {peer}, {fault}: {type(error).__name__}: {error}")
             return None
-        # A peer that goes on without the lost rank is measured at what its own script calls recovered, else its survivors.
+        # torchft goes on without the lost rank; its time is that of the rank being back, where there is one.
         seconds = row.get("recover_s", row.get("survivor_s"))
         build.say(f"  {peer}, {fault}: {seconds if seconds is not None else row.get('error')}")
         return seconds
