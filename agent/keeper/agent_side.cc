@@ -81,8 +81,8 @@ void Keeper::AgentGone() {
     slot->start_request = 0;
   }
   for (auto& link : links_) {
-    if (link->unanswered > 0) link->must_resend = true;
-    link->unanswered = 0;
+    link->must_resend = link->must_resend || link->unanswered;
+    link->unanswered = false;
   }
   Note("agent gone");
 }
@@ -213,7 +213,7 @@ void Keeper::HandleReply(const Message& m, const std::string& payload) {
   }
   Link* link = FindLink(m.peer);
   if (link == nullptr || link->kind != Link::kRank) return;  // gone meanwhile
-  if (link->unanswered > 0) --link->unanswered;
+  if (link->newest_request == inner.request) link->unanswered = false;
   link->Send(inner, payload.substr(sizeof(inner)));
 }
 

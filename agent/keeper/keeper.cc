@@ -205,7 +205,7 @@ void Keeper::BuryLinks() {
 bool Keeper::Paused(const Link& link) {
   if (link.kind != Link::kRank) return false;
   const Link* agent = Agent();
-  return link.unanswered >= kUnansweredMax || (agent != nullptr && agent->queued_bytes() > kAgentBacklogBytes);
+  return agent != nullptr && agent->queued_bytes() > kAgentBacklogBytes;
 }
 
 void Keeper::ReadSignals() {

@@ -19,7 +19,6 @@ namespace holdfast::keeper {
 
 inline constexpr size_t kQueueBytesMax = 8 << 20;   // unsent bytes of one link; more and it is cut
 inline constexpr size_t kQueuePacketsMax = 8192;
-inline constexpr int kUnansweredMax = 16;           // store requests of one rank link that the agent has not answered
 
 class Link {
  public:
@@ -48,8 +47,9 @@ class Link {
   // Rank links only.
   uint32_t rank = 0;
   uint64_t attempt = 0;
-  int unanswered = 0;          // store requests forwarded
-  bool must_resend = false;    // a store request arrived while no agent was there to take it
+  bool unanswered = false;      // a store request was forwarded; a newer one replaces it
+  uint32_t newest_request = 0;  // its number
+  bool must_resend = false;     // a store request needs an agent and none is there
 
  private:
   struct Packet {

@@ -128,7 +128,10 @@ void Keeper::Forward(Link* link, const Message& m, const std::string& payload, b
     link->must_resend = link->must_resend || is_request;
     return;
   }
-  if (is_request) ++link->unanswered;
+  if (is_request) {
+    link->unanswered = true;
+    link->newest_request = m.request;
+  }
   Message forward;
   forward.type = rank::kForward;
   forward.attempt = link->attempt;
