@@ -6,12 +6,13 @@ Needs root, debootstrap and a Debian mirror (the first one of this machine's apt
 """
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import time
 import unittest
+
+import debian_root
 
 SOURCE = os.environ["HOLDFAST_SOURCE_DIR"]
 COLD_S_MAX = 30 * 60
@@ -19,8 +20,6 @@ AGAIN_S_MAX = 2 * 60
 LEFT_OUT = ("build", ".git", ".cache", "__pycache__")
 KEYS = {"job", "steps", "loss_first", "loss_last", "steps_lost", "noticed_ms", "first_step_ms", "checkpoint_stall_ms",
         "bitwise_equal"}
-COPIED = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/usr/local/share/ca-certificates")
-CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 ENTER = """
 set -e
@@ -34,20 +33,6 @@ exec chroot "$1" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin T
 """
 
 
-def mirror():
-    """The first Debian mirror of this machine."""
-    texts = []
-    for folder in ("/etc/apt", "/etc/apt/sources.list.d"):
-        texts += [os.path.join(folder, name) for name in sorted(os.listdir(folder))
-                  if name.endswith((".list", ".sources"))]
-    for path in texts:
-        with open(path, encoding="utf-8") as file:
-            match = re.search(r"^(?:URIs:|deb(?: \[[^]]*\])?)\s+(https?://\S*debian/?)\s*", file.read(), re.M)
-        if match:
-            return match[1]
-    return "http://deb.debian.org/debian"
-
-
 def missing():
     if os.geteuid() != 0:
         return "building a root file system needs root"
@@ -59,22 +44,8 @@ class FreshDebian(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix="holdfast_debian_", dir="/var/tmp")
         self.addCleanup(shutil.rmtree, self.root, ignore_errors=True)
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", self.root, mirror()], check=True)
-        self.copy_settings()
+        debian_root.make(self.root)
         shutil.copytree(SOURCE, os.path.join(self.root, "src"), symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
-
-    def copy_settings(self):
-        """What makes the network usable from this machine: names, certificates, pip."""
-        for path in COPIED:
-            target = self.root + path
-            if os.path.isdir(path):
-                shutil.copytree(path, target, dirs_exist_ok=True)
-            elif os.path.exists(path):
-                shutil.copy(path, target)
-        if os.path.exists(CA_BUNDLE):
-            shutil.copy(CA_BUNDLE, self.root + "/etc/holdfast-test-ca.crt")
-        with open(self.root + "/etc/apt/sources.list", "w", encoding="ascii") as file:
-            file.write(f"deb {mirror()} bookworm main\n")
 
     def inside(self, command, limit_s):
         """Runs a command in the root, with processes and mounts of its own; gives (output, seconds)."""
