@@ -20,7 +20,7 @@ class Specifications(ClusterCase):
         path = os.path.join(self.directory, "bad.yaml")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        result = self.cluster.cli("submit", path, expect=None)
+        result = self.cluster.cli("submit", "-f", path, expect=None)
         self.assertIn(result.code, codes, f"{text}\n{result.out}{result.err}")
         for part in parts:
             self.assertIn(part, result.err, text)
@@ -45,7 +45,7 @@ class Specifications(ClusterCase):
 
     def test_files_that_are_not_there(self):
         missing = os.path.join(self.directory, "missing.yaml")
-        result = self.cluster.cli("submit", missing, expect=None)
+        result = self.cluster.cli("submit", "-f", missing, expect=None)
         self.assertIn(result.code, (USAGE, 3))
         self.assertIn(missing, result.err)
         self.cluster.cli("describe", "nosuchjob", expect=3)

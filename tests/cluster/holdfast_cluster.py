@@ -145,7 +145,7 @@ class Cluster:
         path = os.path.join(self.directory, f"job-{spec.get('name', 'x')}.yaml")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(spec, file)  # JSON is YAML
-        result = self.cli("submit", path, "--json", *arguments, expect=expect)
+        result = self.cli("submit", "-f", path, "--json", *arguments, expect=expect)
         return int(json.loads(result.out)["job"]) if expect == 0 and "--wait" not in arguments else result
 
     def describe(self, job):
