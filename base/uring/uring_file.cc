@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAlign = 4096;
 constexpr uint32_t kBlockBytes = 4 << 20;
-constexpr int kStallsMax = 1000;  // EAGAIN or an empty short write this often in a row is an error
+constexpr int kStallsMax = 100;  // EAGAIN or an empty short write this often in a row is an error
 
 bool Aligned(uint64_t value) { return value % kAlign == 0; }
 bool Aligned(const void* pointer) { return Aligned(reinterpret_cast<uintptr_t>(pointer)); }
