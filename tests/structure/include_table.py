@@ -69,7 +69,7 @@ CONTROL = ("grpc", "protobuf", "rocksdb")
 TORCH = ("torch", "libc10", "cuda", "cudart", "nccl")
 BINARIES = {
     "holdfast-keeper": (C_LIBRARY, CONTROL + TORCH),
-    "holdfast-test-rank": (C_LIBRARY, CONTROL + TORCH),
+    "holdfast-test-rank": (None, CONTROL + TORCH),
     "libholdfast.so": (C_LIBRARY, CONTROL + TORCH),
     "holdfast-worker": (None, CONTROL),
     "holdfast-data": (None, ("grpc", "rocksdb")),
