@@ -240,6 +240,17 @@ def python_name_registered(path, text):
     return extension == ".py" and re.search(r"holdfast_python_test\(\s*" + re.escape(name) + r"\b", text) is not None
 
 
+def check_document_links(root):
+    """Relative links of documents lead to files."""
+    problems = []
+    documents = [name for name in sorted(os.listdir(root)) if name.endswith(".md")]
+    for path in documents + [path for path in walk(root, SOURCE_FOLDERS + ("docs",)) if path.endswith(".md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", "\n".join(read_lines(root, path))):
+            if "://" not in target and not os.path.exists(os.path.join(root, os.path.dirname(path), target)):
+                problems.append(f"{path}: links to {target}, which does not exist")
+    return problems
+
+
 def needed_libraries(binary):
     """NEEDED entries of an ELF file, by readelf -d."""
     text = subprocess.run(["readelf", "-d", binary], check=True, capture_output=True, text=True).stdout

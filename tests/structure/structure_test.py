@@ -159,9 +159,14 @@ class Tidy(CheckCase):
         self.expect(check, {**test, "base/CMakeLists.txt": "SRCS a_test.cc\n"})
         self.expect(check, {"tests/x/a_test.py": "", "tests/CMakeLists.txt": "holdfast_python_test(a_test DIR x)\n"})
 
+    def test_dead_links_are_found(self):
+        page = "[a](b.md) [c](d.md#part) [e](https://example.org/f) [g](#part)"
+        self.expect(checks.check_document_links, {"docs/a.md": page, "docs/b.md": ""}, "links to d.md")
+        self.expect(checks.check_document_links, {"README.md": "[a](docs/b.md)", "docs/b.md": ""})
+
     def test_this_tree(self):
         for check in (checks.check_text, checks.check_clocks, checks.check_function_length,
-                      checks.check_tests_registered):
+                      checks.check_tests_registered, checks.check_document_links):
             with self.subTest(check=check.__name__):
                 self.assertEqual(check(SOURCE), [])
 
