@@ -44,7 +44,7 @@ GCIDE_SKIP_BYTES = 200_000  # licence and headers
 
 CONFIG = {
     "model": {"vocab": VOCAB, "dim": 128, "layers": 4, "heads": 4, "kv_heads": 2, "ffn": 344, "seq_len": 128},
-    "train": {"steps": STEPS, "seed": 7, "micro_batch": 4, "accumulate": 2, "threads": 1},
+    "train": {"steps": STEPS, "seed": 7, "micro_batch": 4, "accumulate": 1, "threads": 1},
     "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup_steps": 10},
     "parallel": {"dp": 2, "tp": 2},
 }
