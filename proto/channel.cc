@@ -25,15 +25,18 @@ constexpr int kPingsFromClientsEveryMs = 1000;  // more often is refused by the 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
-  // The shortest time a connection attempt gets. gRPC's own default is 20 s, which would also be the shortest pause between two
-  // attempts that hang; one that is refused at once is repeated after the back-off.
+  // The shortest time a connection attempt gets. gRPC's own default is 20 s, which would also be
+  // the shortest pause between two attempts that hang; one that is refused at once is repeated
+  // after the back-off.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a quiet stream must still notice a silent peer
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA,
+              0);  // a quiet stream must still notice a silent peer
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // an http_proxy of the user's shell is not for the control plane
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
+              0);  // an http_proxy of the user's shell is not for the control plane
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   args.SetMaxReceiveMessageSize(static_cast<int>(kRpcMessageBytesMax));
   args.SetMaxSendMessageSize(static_cast<int>(kRpcMessageBytesMax));
@@ -46,9 +49,11 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsFromClientsEveryMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kPingsFromClientsEveryMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error, never shared silently
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
+                              0);  // a taken port is an error, never shared silently
 }
 
 void PrepareContext(grpc::ClientContext* context, int64_t deadline_ms, bool wait_for_ready) {

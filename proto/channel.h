@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that makes gRPC channels and client contexts, so that every call has a deadline and every channel comes back
-// quickly after an outage (gRPC's defaults need 1.1 s after 0.3 s; these need 0.3-0.5 s).
+// The one place that makes gRPC channels and client contexts, so that every call has a deadline and
+// every channel comes back quickly after an outage (gRPC's defaults need 1.1 s after 0.3 s; these
+// need 0.3-0.5 s).
 #ifndef HOLDFAST_PROTO_CHANNEL_H_
 #define HOLDFAST_PROTO_CHANNEL_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include <grpcpp/grpcpp.h>
-
 #include "absl/status/status.h"
 
 namespace holdfast::proto {
 
-// `endpoint` is "unix:/path" or "host:port". Back-off 50-200 ms, keepalive 2 s, its own subchannel pool, message limit
-// kRpcMessageBytesMax.
+// `endpoint` is "unix:/path" or "host:port". Back-off 50-200 ms, keepalive 2 s, its own subchannel
+// pool, message limit kRpcMessageBytesMax.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint);
 
-// What every server of ours sets: the same message limit, and permission for the channels' keepalive pings (gRPC's default
-// answers a ping each 2 s on a quiet stream with GOAWAY).
+// What every server of ours sets: the same message limit, and permission for the channels'
+// keepalive pings (gRPC's default answers a ping each 2 s on a quiet stream with GOAWAY).
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 // Sets the deadline, and wait_for_ready unless the call is a probe that must fail at once.

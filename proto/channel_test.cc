@@ -18,11 +18,13 @@ namespace {
 
 class NodesService final : public v1::Scheduler::Service {
  public:
-  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest*, v1::ListNodesResponse* response) override {
+  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest*,
+                         v1::ListNodesResponse* response) override {
     response->add_nodes()->set_name("n0");
     return grpc::Status::OK;
   }
-  grpc::Status DrainNode(grpc::ServerContext* context, const v1::DrainNodeRequest*, v1::NodeStatus*) override {
+  grpc::Status DrainNode(grpc::ServerContext* context, const v1::DrainNodeRequest*,
+                         v1::NodeStatus*) override {
     while (!context->IsCancelled()) std::this_thread::yield();  // answers never
     return grpc::Status::CANCELLED;
   }
@@ -96,7 +98,8 @@ TEST_F(ChannelTest, ACallMadeWhileTheServerIsAwaySucceedsWhenItReturns) {
 
 TEST_F(ChannelTest, AProbeFailsAtOnceAndAWaitingCallAtItsDeadline) {
   const auto stub = v1::Scheduler::NewStub(MakeChannel(endpoint_));
-  EXPECT_EQ(Call(stub.get(), 20'000, /*wait_for_ready=*/false).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Call(stub.get(), 20'000, /*wait_for_ready=*/false).code(),
+            absl::StatusCode::kUnavailable);
   const SystemClock clock;
   const int64_t begin = clock.MonoNs();
   EXPECT_EQ(Call(stub.get(), 200).code(), absl::StatusCode::kDeadlineExceeded);
@@ -109,7 +112,8 @@ TEST_F(ChannelTest, ASilentServerEndsAtTheDeadline) {
   grpc::ClientContext context;
   PrepareContext(&context, 300);
   v1::NodeStatus response;
-  EXPECT_EQ(FromGrpc(stub->DrainNode(&context, {}, &response)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(FromGrpc(stub->DrainNode(&context, {}, &response)).code(),
+            absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(ChannelTest, KeepalivePingsDoNotEndAQuietStream) {

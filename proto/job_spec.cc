@@ -47,13 +47,27 @@ constexpr NumberField kNumberFields[] = {
 
 // Set for every rank by Holdfast; a job that sets them contradicts its own placement.
 constexpr std::string_view kReservedEnvironment[] = {
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-    "HOLDFAST_JOB", "HOLDFAST_ATTEMPT", "HOLDFAST_SOCKET", "HOLDFAST_STATE_UUID", "HOLDFAST_RESTORE", "HOLDFAST_STORE_DIR",
-    "HOLDFAST_SNAPSHOT_EVERY", "HOLDFAST_PERSIST_EVERY", "HOLDFAST_STEPS_LOG",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "HOLDFAST_JOB",
+    "HOLDFAST_ATTEMPT",
+    "HOLDFAST_SOCKET",
+    "HOLDFAST_STATE_UUID",
+    "HOLDFAST_RESTORE",
+    "HOLDFAST_STORE_DIR",
+    "HOLDFAST_SNAPSHOT_EVERY",
+    "HOLDFAST_PERSIST_EVERY",
+    "HOLDFAST_STEPS_LOG",
 };
 
 absl::Status Bad(std::string_view field, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), ": ",
+  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()),
+                                                 ": ",
                                                  absl::string_view(what.data(), what.size())));
 }
 
@@ -66,7 +80,8 @@ std::string Quoted(std::string_view text) {
   return absl::StrCat(out, text.size() > kShownBytesMax ? "...\"" : "\"");
 }
 
-// Strings of a message must be UTF-8 (protobuf refuses others on the wire) and argv and environment end at a NUL.
+// Strings of a message must be UTF-8 (protobuf refuses others on the wire) and argv and environment
+// end at a NUL.
 absl::Status CheckText(std::string_view field, const std::string& text) {
   if (!IsUtf8(text)) return Bad(field, "holds bytes that are not UTF-8");
   if (text.find('\0') != std::string::npos) return Bad(field, "holds a NUL byte");
@@ -99,7 +114,8 @@ absl::Status CheckNumbers(const v1::JobSpec& s) {
   HF_RETURN_IF_ERROR(CheckNumber("hang_limit_ms", s.hang_limit_ms()));
   const uint64_t log_bytes = s.log_bytes_per_rank();
   if (log_bytes > INT64_MAX) {
-    return Bad("log_bytes_per_rank", absl::StrCat(log_bytes, " is not ", Allowed(*FindNumberField("log_bytes_per_rank"))));
+    return Bad("log_bytes_per_rank", absl::StrCat(log_bytes, " is not ",
+                                                  Allowed(*FindNumberField("log_bytes_per_rank"))));
   }
   HF_RETURN_IF_ERROR(CheckNumber("log_bytes_per_rank", static_cast<int64_t>(log_bytes)));
   return CheckNumber("priority", s.priority());
@@ -108,16 +124,19 @@ absl::Status CheckNumbers(const v1::JobSpec& s) {
 absl::Status CheckWhatRuns(const v1::JobSpec& s) {
   const bool trainer = !s.trainer_config().empty();
   if (trainer && s.command_size() > 0) {
-    return Bad("trainer_config", "a job runs either a command or a trainer configuration; remove one of the two");
+    return Bad("trainer_config",
+               "a job runs either a command or a trainer configuration; remove one of the two");
   }
   if (!trainer && s.command_size() == 0) {
     return Bad("command", "a job needs a command (after --) or a trainer_config (--trainer)");
   }
   HF_RETURN_IF_ERROR(CheckPath("trainer_config", s.trainer_config()));
   if (s.command_size() > kArgsMax) {
-    return Bad("command", absl::StrCat(s.command_size(), " arguments are more than the limit of ", kArgsMax));
+    return Bad("command",
+               absl::StrCat(s.command_size(), " arguments are more than the limit of ", kArgsMax));
   }
-  for (int i = 0; i < s.command_size(); ++i) HF_RETURN_IF_ERROR(CheckText(absl::StrCat("command[", i, "]"), s.command(i)));
+  for (int i = 0; i < s.command_size(); ++i)
+    HF_RETURN_IF_ERROR(CheckText(absl::StrCat("command[", i, "]"), s.command(i)));
   if (!trainer && s.command(0).empty()) return Bad("command[0]", "the program's name is empty");
   return absl::OkStatus();
 }
@@ -125,15 +144,18 @@ absl::Status CheckWhatRuns(const v1::JobSpec& s) {
 absl::Status CheckEnvironment(const v1::JobSpec& s) {
   if (s.environment_size() > kEnvEntriesMax) {
     return Bad("environment",
-               absl::StrCat(s.environment_size(), " variables are more than the limit of ", kEnvEntriesMax));
+               absl::StrCat(s.environment_size(), " variables are more than the limit of ",
+                            kEnvEntriesMax));
   }
   for (const auto& [name, value] : s.environment()) {
     if (!IsEnvironmentName(name)) {
-      return Bad("environment", absl::StrCat(Quoted(name), " is not a variable name ([A-Za-z_][A-Za-z0-9_]*)"));
+      return Bad("environment",
+                 absl::StrCat(Quoted(name), " is not a variable name ([A-Za-z_][A-Za-z0-9_]*)"));
     }
     const std::string field = absl::StrCat("environment.", name);
     HF_RETURN_IF_ERROR(CheckText(field, value));
-    if (std::find(std::begin(kReservedEnvironment), std::end(kReservedEnvironment), name) != std::end(kReservedEnvironment)) {
+    if (std::find(std::begin(kReservedEnvironment), std::end(kReservedEnvironment), name) !=
+        std::end(kReservedEnvironment)) {
       return Bad(field, "is set by Holdfast for each rank; remove it");
     }
     if (name == "CUDA_VISIBLE_DEVICES" && s.gpus_per_node() > 0) {
@@ -147,52 +169,63 @@ absl::Status CheckSaving(const v1::JobSpec& s) {
   const uint32_t snapshot = s.snapshot_every_steps();
   const uint32_t persist = s.persist_every_steps();
   if (persist != 0 && snapshot == 0) {
-    return Bad("persist_every_steps", absl::StrCat(persist, " needs snapshot_every_steps: a snapshot is what gets persisted"));
+    return Bad(
+        "persist_every_steps",
+        absl::StrCat(persist, " needs snapshot_every_steps: a snapshot is what gets persisted"));
   }
   if (persist != 0 && persist % snapshot != 0) {
-    return Bad("persist_every_steps", absl::StrCat(persist, " is not a multiple of snapshot_every_steps (", snapshot,
-                                                   "): only steps with a snapshot can be persisted"));
+    return Bad("persist_every_steps",
+               absl::StrCat(persist, " is not a multiple of snapshot_every_steps (", snapshot,
+                            "): only steps with a snapshot can be persisted"));
   }
   if (s.expects_checkpoints() && snapshot == 0) {
-    return Bad("expects_checkpoints", "true needs snapshot_every_steps, else there is nothing to commit");
+    return Bad("expects_checkpoints",
+               "true needs snapshot_every_steps, else there is nothing to commit");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckRest(const v1::JobSpec& s) {
   if (!IsValidName(s.name())) {
-    return Bad("name", absl::StrCat(Quoted(s.name()), " is not 1 to 63 of the characters A-Z a-z 0-9 . _ -"));
+    return Bad("name", absl::StrCat(Quoted(s.name()),
+                                    " is not 1 to 63 of the characters A-Z a-z 0-9 . _ -"));
   }
   HF_RETURN_IF_ERROR(CheckPath("working_directory", s.working_directory()));
   HF_RETURN_IF_ERROR(CheckPath("store", s.store()));
   HF_RETURN_IF_ERROR(CheckText("user", s.user()));
   if (s.fence() != v1::FENCE_MODE_COMMIT && s.fence() != v1::FENCE_MODE_WITNESS) {
-    return Bad("fence", absl::StrCat(static_cast<int>(s.fence()), " is not one of commit, witness"));
+    return Bad("fence",
+               absl::StrCat(static_cast<int>(s.fence()), " is not one of commit, witness"));
   }
   if (!s.from().empty()) {
     auto id = ParseCheckpointName(s.from());
     if (!id.ok()) return Bad("from", absl::StrCat(Quoted(s.from()), " is ", id.status().message()));
   }
-  if (s.cpus_per_rank_size() > 0) return Bad("cpus_per_rank", "pinning is not part of this version; remove the field");
+  if (s.cpus_per_rank_size() > 0)
+    return Bad("cpus_per_rank", "pinning is not part of this version; remove the field");
   if (s.groups_size() > kGroupsMax) {
-    return Bad("groups", absl::StrCat(s.groups_size(), " groups are more than the limit of ", kGroupsMax));
+    return Bad("groups",
+               absl::StrCat(s.groups_size(), " groups are more than the limit of ", kGroupsMax));
   }
   if (static_cast<int64_t>(s.ByteSizeLong()) > kSpecBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("the job's description has ", s.ByteSizeLong(),
-                                                   " bytes, more than the limit of ", kSpecBytesMax,
-                                                   "; pass large values in files instead of arguments or environment"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job's description has ", s.ByteSizeLong(), " bytes, more than the limit of ",
+        kSpecBytesMax, "; pass large values in files instead of arguments or environment"));
   }
   return absl::OkStatus();
 }
 
 // The file's name of what runs, made a legal job name.
 std::string DefaultName(const v1::JobSpec& s) {
-  std::string path = s.trainer_config().empty() ? (s.command_size() > 0 ? s.command(0) : "") : s.trainer_config();
+  std::string path =
+      s.trainer_config().empty() ? (s.command_size() > 0 ? s.command(0) : "") : s.trainer_config();
   path = path.substr(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1);
   if (!s.trainer_config().empty()) path = path.substr(0, path.find_last_of('.'));
   std::string name;
   for (const char c : path.substr(0, kNameBytesMax)) {
-    const bool legal = static_cast<unsigned char>(c) < 128 && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-');
+    const bool legal =
+        static_cast<unsigned char>(c) < 128 &&
+        (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-');
     name.push_back(legal ? c : '-');
   }
   return IsValidName(name) ? name : "job";
@@ -207,7 +240,8 @@ void FillDefaults(v1::JobSpec* s) {
   s->set_has_restarts_max(true);
   if (!s->has_requeue()) s->set_requeue(true);
   s->set_has_requeue(true);
-  if (s->fence() == v1::FENCE_MODE_UNSPECIFIED) s->set_fence(trainer ? v1::FENCE_MODE_COMMIT : v1::FENCE_MODE_WITNESS);
+  if (s->fence() == v1::FENCE_MODE_UNSPECIFIED)
+    s->set_fence(trainer ? v1::FENCE_MODE_COMMIT : v1::FENCE_MODE_WITNESS);
   if (s->fence_ms() == 0) s->set_fence_ms(static_cast<uint32_t>(kFenceMsDefault));
   if (s->grace_s() == 0) s->set_grace_s(kGraceSDefault);
   if (s->log_bytes_per_rank() == 0) s->set_log_bytes_per_rank(kLogBytesPerRankDefault);
@@ -237,7 +271,8 @@ std::string Shown(const NumberField& field, int64_t value) {
     case NumberKind::kDurationS:
       return FormatDurationMs(value * 1000);
     case NumberKind::kBytes:
-      return value < 1024 || value % 1024 != 0 ? absl::StrCat(value) : FormatBytes(static_cast<uint64_t>(value));
+      return value < 1024 || value % 1024 != 0 ? absl::StrCat(value)
+                                               : FormatBytes(static_cast<uint64_t>(value));
     case NumberKind::kCount:
       break;
   }
@@ -245,7 +280,8 @@ std::string Shown(const NumberField& field, int64_t value) {
 }
 
 std::string Allowed(const NumberField& field) {
-  const std::string range = absl::StrCat("from ", Shown(field, field.low), " to ", Shown(field, field.high));
+  const std::string range =
+      absl::StrCat("from ", Shown(field, field.low), " to ", Shown(field, field.high));
   switch (field.kind) {
     case NumberKind::kDurationMs:
     case NumberKind::kDurationS:

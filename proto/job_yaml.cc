@@ -25,13 +25,15 @@ using google::protobuf::FieldDescriptor;
 constexpr char kBoolAllowed[] = "true or false";
 constexpr char kTextAllowed[] = "a text that is not empty";
 constexpr char kFenceAllowed[] = "one of commit, witness";
-constexpr char kCommandAllowed[] = "a list of arguments or a command line, such as [python, train.py]";
+constexpr char kCommandAllowed[] =
+    "a list of arguments or a command line, such as [python, train.py]";
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // Who runs a job comes from who submits it, never from a file; has_* belong to the wire.
 bool IsFileField(std::string_view name) {
-  return name != "user" && name != "uid" && name != "gid" && name != "groups" && !absl::StartsWith(View(name), "has_");
+  return name != "user" && name != "uid" && name != "gid" && name != "groups" &&
+         !absl::StartsWith(View(name), "has_");
 }
 
 std::vector<std::string> FileFields() {
@@ -50,7 +52,8 @@ std::string Literal(const YAML::Node& node) {
   int64_t number = 0;
   if (absl::SimpleAtoi(node.Scalar(), &number)) return node.Scalar();
   constexpr size_t kShownBytesMax = 120;
-  return absl::StrCat("\"", node.Scalar().substr(0, kShownBytesMax), node.Scalar().size() > kShownBytesMax ? "..." : "", "\"");
+  return absl::StrCat("\"", node.Scalar().substr(0, kShownBytesMax),
+                      node.Scalar().size() > kShownBytesMax ? "..." : "", "\"");
 }
 
 // One document being read; builds the errors.
@@ -59,7 +62,8 @@ class JobReader {
   JobReader(std::string_view origin, v1::JobSpec* spec) : origin_(origin), spec_(spec) {}
 
   absl::Status Read(const YAML::Node& root) {
-    if (!root.IsMap()) return At(root, "", "a job is a mapping of fields to values, such as \"nodes: 2\"");
+    if (!root.IsMap())
+      return At(root, "", "a job is a mapping of fields to values, such as \"nodes: 2\"");
     std::set<std::string> seen;
     for (const auto& entry : root) {
       if (!entry.first.IsScalar()) return At(entry.first, "", "a field's name must be plain text");
@@ -73,10 +77,12 @@ class JobReader {
  private:
   absl::Status At(const YAML::Node& node, std::string_view field, std::string_view what) const {
     const int line = node.Mark().line >= 0 ? node.Mark().line + 1 : 1;
-    return absl::InvalidArgumentError(absl::StrCat(View(origin_), ":", line, ": ", View(field), field.empty() ? "" : ": ", View(what)));
+    return absl::InvalidArgumentError(absl::StrCat(View(origin_), ":", line, ": ", View(field),
+                                                   field.empty() ? "" : ": ", View(what)));
   }
 
-  absl::Status NotAllowed(const YAML::Node& node, std::string_view field, std::string_view allowed) const {
+  absl::Status NotAllowed(const YAML::Node& node, std::string_view field,
+                          std::string_view allowed) const {
     return At(node, field, absl::StrCat(Literal(node), " is not ", View(allowed)));
   }
 
@@ -85,16 +91,21 @@ class JobReader {
     if (field == nullptr) {
       const std::string nearest = NearestName(name, FileFields());
       return At(key, name,
-                nearest.empty() ? absl::StrCat("unknown field; known are ", absl::StrJoin(FileFields(), ", "))
-                                : absl::StrCat("unknown field; did you mean ", nearest, "?"));
+                nearest.empty()
+                    ? absl::StrCat("unknown field; known are ", absl::StrJoin(FileFields(), ", "))
+                    : absl::StrCat("unknown field; did you mean ", nearest, "?"));
     }
-    if (!IsFileField(name)) return At(key, name, "comes from who submits the job and cannot be set in a file; remove it");
-    // yaml-cpp places an empty value on the line where it noticed; the field's own line is what a person looks for.
-    if (value.IsNull() && name != "environment") return At(key, name, absl::StrCat("an empty value is not ", AllowedOf(*field)));
+    if (!IsFileField(name))
+      return At(key, name, "comes from who submits the job and cannot be set in a file; remove it");
+    // yaml-cpp places an empty value on the line where it noticed; the field's own line is what a
+    // person looks for.
+    if (value.IsNull() && name != "environment")
+      return At(key, name, absl::StrCat("an empty value is not ", AllowedOf(*field)));
     if (name == "command") return ReadCommand(value);
     if (name == "environment") return ReadEnvironment(value);
     if (name == "fence") return ReadFence(value);
-    if (name == "cpus_per_rank") return At(key, name, "pinning is not part of this version; remove the field");
+    if (name == "cpus_per_rank")
+      return At(key, name, "pinning is not part of this version; remove the field");
     if (FindNumberField(name) != nullptr) return ReadNumber(*FindNumberField(name), *field, value);
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) return ReadBool(*field, value);
     return ReadString(*field, value);
@@ -107,9 +118,11 @@ class JobReader {
     return field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? kBoolAllowed : kTextAllowed;
   }
 
-  absl::Status ReadNumber(const NumberField& limits, const FieldDescriptor& field, const YAML::Node& node) {
+  absl::Status ReadNumber(const NumberField& limits, const FieldDescriptor& field,
+                          const YAML::Node& node) {
     int64_t value = 0;
-    if (!node.IsScalar() || !ToNumber(limits.kind, node.Scalar(), &value) || value < limits.low || value > limits.high) {
+    if (!node.IsScalar() || !ToNumber(limits.kind, node.Scalar(), &value) || value < limits.low ||
+        value > limits.high) {
       return NotAllowed(node, limits.name, Allowed(limits));
     }
     const auto* reflection = spec_->GetReflection();
@@ -141,14 +154,16 @@ class JobReader {
 
   absl::Status ReadBool(const FieldDescriptor& field, const YAML::Node& node) {
     bool value = false;
-    if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value)) return NotAllowed(node, field.name(), kBoolAllowed);
+    if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value))
+      return NotAllowed(node, field.name(), kBoolAllowed);
     spec_->GetReflection()->SetBool(spec_, &field, value);
     if (field.name() == "requeue") spec_->set_has_requeue(true);
     return absl::OkStatus();
   }
 
   absl::Status ReadString(const FieldDescriptor& field, const YAML::Node& node) {
-    if (!node.IsScalar() || node.Scalar().empty()) return NotAllowed(node, field.name(), kTextAllowed);
+    if (!node.IsScalar() || node.Scalar().empty())
+      return NotAllowed(node, field.name(), kTextAllowed);
     spec_->GetReflection()->SetString(spec_, &field, node.Scalar());
     return absl::OkStatus();
   }
@@ -178,14 +193,17 @@ class JobReader {
   }
 
   absl::Status ReadEnvironment(const YAML::Node& node) {
-    if (!node.IsMap()) return NotAllowed(node, "environment", "a mapping of names to values, such as {OMP_NUM_THREADS: 1}");
+    if (!node.IsMap())
+      return NotAllowed(node, "environment",
+                        "a mapping of names to values, such as {OMP_NUM_THREADS: 1}");
     for (const auto& entry : node) {
       if (!entry.first.IsScalar() || !IsEnvironmentName(entry.first.Scalar())) {
         return NotAllowed(entry.first, "environment", "a variable name ([A-Za-z_][A-Za-z0-9_]*)");
       }
       const std::string& name = entry.first.Scalar();
       const std::string field = absl::StrCat("environment.", name);
-      if (!entry.second.IsScalar() && !entry.second.IsNull()) return NotAllowed(entry.second, field, "a text");
+      if (!entry.second.IsScalar() && !entry.second.IsNull())
+        return NotAllowed(entry.second, field, "a text");
       if (spec_->environment().contains(name)) return At(entry.first, field, "is given twice");
       (*spec_->mutable_environment())[name] = entry.second.IsNull() ? "" : entry.second.Scalar();
     }
@@ -200,14 +218,15 @@ class JobReader {
 
 absl::StatusOr<v1::JobSpec> ParseJobYaml(std::string_view text, std::string_view origin) {
   if (static_cast<int64_t>(text.size()) > kSpecBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(View(origin), ": ", text.size(), " bytes are more than the limit of ", kSpecBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        View(origin), ": ", text.size(), " bytes are more than the limit of ", kSpecBytesMax));
   }
   std::vector<YAML::Node> documents;
   try {
     documents = YAML::LoadAll(std::string(text));
   } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(View(origin), ":", e.mark.line + 1, ": not YAML: ", e.msg));
+    return absl::InvalidArgumentError(
+        absl::StrCat(View(origin), ":", e.mark.line + 1, ": not YAML: ", e.msg));
   }
   if (documents.empty() || documents[0].IsNull()) {
     return absl::InvalidArgumentError(absl::StrCat(View(origin), ":1: the file holds no job"));
@@ -221,7 +240,8 @@ absl::StatusOr<v1::JobSpec> ParseJobYaml(std::string_view text, std::string_view
   try {
     HF_RETURN_IF_ERROR(reader.Read(documents[0]));
   } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(View(origin), ":", e.mark.line + 1, ": ", e.msg));
+    return absl::InvalidArgumentError(
+        absl::StrCat(View(origin), ":", e.mark.line + 1, ": ", e.msg));
   }
   return spec;
 }

@@ -91,14 +91,16 @@ struct Splitter {
   }
 };
 
-// Reads a quoted part whose opening quote is at text[i]; returns the index of the closing one, or npos.
+// Reads a quoted part whose opening quote is at text[i]; returns the index of the closing one, or
+// npos.
 size_t TakeQuoted(std::string_view text, size_t i, Splitter* out) {
   const char quote = text[i];
   out->open = true;
   for (++i; i < text.size(); ++i) {
     if (text[i] == quote) return i;
-    const bool escapes = quote == '"' && text[i] == '\\' && i + 1 < text.size() &&
-                         (text[i + 1] == '"' || text[i + 1] == '\\' || text[i + 1] == '$' || text[i + 1] == '`');
+    const bool escapes =
+        quote == '"' && text[i] == '\\' && i + 1 < text.size() &&
+        (text[i + 1] == '"' || text[i + 1] == '\\' || text[i + 1] == '$' || text[i + 1] == '`');
     if (escapes) ++i;
     out->word.push_back(text[i]);
   }
@@ -122,7 +124,8 @@ absl::StatusOr<int64_t> ParseDurationMs(std::string_view text, int64_t bare_unit
     if (unit == 0) return BadDuration();
     text.remove_prefix(n);
     const int64_t room = std::numeric_limits<int64_t>::max() - total;
-    if (number > static_cast<uint64_t>(room / unit)) return absl::InvalidArgumentError("too long a duration");
+    if (number > static_cast<uint64_t>(room / unit))
+      return absl::InvalidArgumentError("too long a duration");
     total += static_cast<int64_t>(number) * unit;
     first = false;
   }
@@ -141,13 +144,15 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     const std::string_view rest = text.substr(1);
     if (!rest.empty() && rest != "i" && rest != "B" && rest != "iB") return bad;
   }
-  if (shift > 0 && number > (std::numeric_limits<uint64_t>::max() >> shift)) return absl::InvalidArgumentError("too large");
+  if (shift > 0 && number > (std::numeric_limits<uint64_t>::max() >> shift))
+    return absl::InvalidArgumentError("too large");
   return number << shift;
 }
 
 std::string FormatDurationMs(int64_t ms) {
   if (ms < 0) return absl::StrCat("-", FormatDurationMs(-ms));
-  if (ms < kMsPerSecond || (ms < kMsPerMinute && ms % kMsPerSecond != 0)) return absl::StrCat(ms, "ms");
+  if (ms < kMsPerSecond || (ms < kMsPerMinute && ms % kMsPerSecond != 0))
+    return absl::StrCat(ms, "ms");
   std::string out;
   const struct {
     int64_t unit;
@@ -166,7 +171,8 @@ std::string FormatBytes(uint64_t bytes) {
   while (power + 1 < std::size(kNames) && (bytes >> (10 * (power + 1))) > 0) ++power;
   const uint64_t unit = 1ull << (10 * power);
   if (bytes % unit == 0) return absl::StrCat(bytes / unit, kNames[power]);
-  return absl::StrFormat("%.1f%s", static_cast<double>(bytes) / static_cast<double>(unit), kNames[power]);
+  return absl::StrFormat("%.1f%s", static_cast<double>(bytes) / static_cast<double>(unit),
+                         kNames[power]);
 }
 
 absl::StatusOr<std::vector<std::string>> SplitCommand(std::string_view text) {
@@ -176,7 +182,8 @@ absl::StatusOr<std::vector<std::string>> SplitCommand(std::string_view text) {
     if (c == '\'' || c == '"') {
       const size_t end = TakeQuoted(text, i, &out);
       if (end == std::string_view::npos) {
-        return absl::InvalidArgumentError(absl::StrCat("the quote ", std::string(1, c), " at character ", i + 1, " is not closed"));
+        return absl::InvalidArgumentError(absl::StrCat("the quote ", std::string(1, c),
+                                                       " at character ", i + 1, " is not closed"));
       }
       i = end;
     } else if (c == '\\') {
@@ -211,7 +218,8 @@ absl::StatusOr<CheckpointId> ParseCheckpointName(std::string_view text) {
 
 std::string NearestName(std::string_view wrong, const std::vector<std::string>& known) {
   std::string best;
-  size_t best_distance = std::min(kSuggestionDistanceMax, std::max<size_t>(1, wrong.size() / 2)) + 1;
+  size_t best_distance =
+      std::min(kSuggestionDistanceMax, std::max<size_t>(1, wrong.size() / 2)) + 1;
   for (const std::string& name : known) {
     // "gpus" for "gpus_per_node" is far by edits, but clearly meant.
     const bool prefix = wrong.size() >= 4 && name.substr(0, wrong.size()) == wrong;

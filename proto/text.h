@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small parsers for what people type: durations, sizes, command lines, checkpoint names, and the nearest known name to a wrong
-// one. Pure; errors say what is allowed but do not name the field: the caller does.
+// Small parsers for what people type: durations, sizes, command lines, checkpoint names, and the
+// nearest known name to a wrong one. Pure; errors say what is allowed but do not name the field:
+// the caller does.
 #ifndef HOLDFAST_PROTO_TEXT_H_
 #define HOLDFAST_PROTO_TEXT_H_
 
