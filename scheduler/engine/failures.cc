@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/engine/failures.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/rank/recorder.h"
+
+namespace holdfast::sched {
+namespace {
+
+constexpr int kStoppedLevels = 2;  // two levels, or the edge
+
+std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::string& node, uint32_t rank) {
+  const records::NodeRecord* record = c.txn.FindNode(node);
+  const v1::NodePlacement* placed = PlacementOn(job.status().placement(), node);
+  if (record == nullptr || placed == nullptr) return "";
+  for (const auto& r : placed->ranks()) {
+    if (r.rank() != rank) continue;
+    for (const auto& device : record->devices()) {
+      if (device.id() == r.device_id() && !device.healthy()) return device.reason();
+    }
+  }
+  return "";
+}
+
+// What went wrong with one rank, or nothing.
+bool Judge(Cycle& c, const RankFact& f, const std::string& node, RankFailure* out) {
+  out->at_mono_ns = f.ended_ns;
+  if (f.phase == v1::RANK_PHASE_EXITED) {
+    out->kind = FailureKind::kExit;
+    return f.exit_code != 0;
+  }
+  if (f.phase == v1::RANK_PHASE_START_FAILED) {
+    out->kind = FailureKind::kStartFailed;
+    return true;
+  }
+  if (f.vanished) {
+    out->kind = FailureKind::kVanished;
+    return true;
+  }
+  if (f.phase == v1::RANK_PHASE_STOPPED && f.stopped_levels >= kStoppedLevels) {
+    out->kind = FailureKind::kStopped;
+    return true;
+  }
+  if (IsLost(c, node)) {
+    out->kind = FailureKind::kNodeLost;
+    const auto facts = c.facts.nodes.find(node);
+    out->at_mono_ns = facts == c.facts.nodes.end() ? c.now.mono_ns : facts->second.last_beat_ns;
+    return true;
+  }
+  return false;
+}
+
+bool MidStep(const RankFact& f) {
+  return f.hello && f.worker_phase >= rank::kPhaseFirstStep && f.worker_phase < rank::kPhaseTeardown;
+}
+
+bool IsEarly(const RankFact& f, const std::vector<RankFailure>& failures, bool peers_run, Now now) {
+  const bool marked = f.hello && f.worker_phase > 0;
+  if (marked && !MidStep(f)) return false;  // it said that it was done
+  for (const RankFailure& other : failures) {
+    const int64_t after_ns = other.at_mono_ns - f.ended_ns;
+    if (after_ns >= 0 && after_ns <= kVictimWindowMs * kNsPerMs) return true;
+  }
+  const int64_t limit_ms = marked ? kEarlyExitMarkedMs : kEarlyExitUnmarkedMs;
+  return peers_run && now.mono_ns - f.ended_ns >= limit_ms * kNsPerMs;
+}
+
+}  // namespace
+
+bool RankHasStarted(const RankFact& f) { return f.phase != v1::RANK_PHASE_UNSPECIFIED; }
+bool RankEndedWell(const RankFact& f) { return f.phase == v1::RANK_PHASE_EXITED && f.exit_code == 0 && !f.vanished; }
+
+bool AllRanksAre(const JobFacts& facts, uint32_t world_size, bool (*predicate)(const RankFact&)) {
+  if (world_size == 0) return false;
+  for (uint32_t rank = 0; rank < world_size; ++rank) {
+    const auto it = facts.ranks.find(rank);
+    if (it == facts.ranks.end() || !predicate(it->second)) return false;
+  }
+  return true;
+}
+
+uint64_t LargestStep(const JobFacts& facts) {
+  uint64_t step = 0;
+  for (const auto& [rank, f] : facts.ranks) step = std::max(step, f.step);
+  return step;
+}
+
+uint64_t SmallestStep(const JobFacts& facts) {
+  uint64_t step = std::numeric_limits<uint64_t>::max();
+  for (const auto& [rank, f] : facts.ranks) step = std::min(step, f.step);
+  return facts.ranks.empty() ? 0 : step;
+}
+
+std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job, int64_t not_after_ns) {
+  JobFacts& facts = c.job_facts(job.status().id());
+  if (facts.attempt != job.last_run_attempt()) return {};
+  std::vector<RankFailure> failures;
+  std::vector<uint32_t> ended_well;
+  bool peers_run = false;
+  for (const auto& node : job.status().placement().nodes()) {
+    for (const auto& placed : node.ranks()) {
+      const RankFact& f = facts.ranks[placed.rank()];
+      RankFailure failure;
+      failure.rank = placed.rank();
+      failure.node = node.node();
+      failure.exit_code = f.exit_code;
+      failure.oom_killed = f.oom_killed;
+      failure.step = f.step;
+      failure.message = f.message;
+      failure.stderr_tail = f.stderr_tail;
+      failure.detail = f.detail;
+      failure.device_reason = DeviceReason(c, job, node.node(), placed.rank());
+      if (Judge(c, f, node.node(), &failure)) {
+        if (failure.at_mono_ns <= not_after_ns) failures.push_back(failure);
+      } else if (RankEndedWell(f)) {
+        ended_well.push_back(placed.rank());
+      } else {
+        peers_run = true;
+      }
+    }
+  }
+  std::vector<RankFailure> early;
+  for (const uint32_t rank : ended_well) {
+    const RankFact& f = facts.ranks[rank];
+    if (f.ended_ns > not_after_ns || !IsEarly(f, failures, peers_run, c.now)) continue;
+    RankFailure failure;
+    failure.rank = rank;
+    failure.node = f.node;
+    failure.kind = FailureKind::kExitedEarly;
+    failure.at_mono_ns = f.ended_ns;
+    failure.step = f.step;
+    failure.message = f.message;
+    failure.stderr_tail = f.stderr_tail;
+    early.push_back(std::move(failure));
+  }
+  failures.insert(failures.end(), early.begin(), early.end());
+  return failures;
+}
+
+}  // namespace holdfast::sched
