@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an agent is told at its start, and the paths that follow from it.
+#ifndef HOLDFAST_AGENT_NODE_OPTIONS_H_
+#define HOLDFAST_AGENT_NODE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/file_system.h"
+#include "base/ids.h"
+
+namespace holdfast::agent {
+
+struct NodeOptions {
+  std::string node;
+  std::string state_dir;   // of this node; absolute
+  std::string jobs_dir;    // absolute; <jobs_dir>/j-42/steps.jsonl
+  std::string scheduler;   // endpoint
+  std::string devices;     // for MakeDeviceProvider
+  std::string listen;      // HOST:PORT, empty: the Unix socket only
+  std::string address;     // where other agents reach this one
+  std::string boot_id;
+  uint64_t epoch = 0;
+  std::string keeper_binary;
+  std::string worker_binary;
+  uint32_t uid = 0, gid = 0;
+
+  std::string KeepersDir() const { return JoinPath(state_dir, "keepers"); }
+  std::string KeeperDir(JobId job) const { return JoinPath(KeepersDir(), ToString(job)); }
+  std::string JobDir(JobId job) const { return JoinPath(jobs_dir, ToString(job)); }
+};
+
+}  // namespace holdfast::agent
+
+#endif  // HOLDFAST_AGENT_NODE_OPTIONS_H_

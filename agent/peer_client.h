@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls on other agents, without a thread for each: store requests of our ranks, pings of witnesses. Answers come on the loop's
+// thread. One channel for each address, kept while it is used.
+// Threads: the loop's; Shutdown from any, once, after which nothing is called any more.
+#ifndef HOLDFAST_AGENT_PEER_CLIENT_H_
+#define HOLDFAST_AGENT_PEER_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/status/statusor.h"
+#include "agent/event_loop.h"
+#include "base/mutex.h"
+#include "holdfast/v1/agent.grpc.pb.h"
+
+namespace holdfast::agent {
+
+inline constexpr size_t kPeerChannelsMax = 1024;
+inline constexpr size_t kPeerCallsMax = 65536;
+
+class PeerClient {
+ public:
+  explicit PeerClient(EventLoop* loop) : loop_(loop) {}
+  ~PeerClient() { Shutdown(); }
+  PeerClient(const PeerClient&) = delete;
+  PeerClient& operator=(const PeerClient&) = delete;
+
+  void StoreRequest(const std::string& address, const v1::StoreRequestRequest& request, int64_t deadline_ms,
+                    std::function<void(absl::StatusOr<std::string> packet)> done);
+  void Ping(const std::string& address, const v1::PingRequest& request, int64_t deadline_ms,
+            std::function<void(bool answered)> done);
+  void Shutdown();  // cancels all and waits for their ends
+
+ private:
+  v1::Agent::Stub* StubOf(const std::string& address);
+  bool Begin(grpc::ClientContext* context);
+  void End(grpc::ClientContext* context);
+
+  EventLoop* const loop_;
+  std::map<std::string, std::unique_ptr<v1::Agent::Stub>> stubs_;
+  Mutex mutex_;
+  CondVar ended_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mutex_);
+  bool shutdown_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace holdfast::agent
+
+#endif  // HOLDFAST_AGENT_PEER_CLIENT_H_

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr size_t kEnvironBytesMax = 4 << 20;
+constexpr char kCgroupRoot[] = "/sys/fs/cgroup";
+
+std::string ProcPath(pid_t pid, const char* file) { return absl::StrCat("/proc/", pid, "/", file); }
+
+// Value of "K" in a block of NUL-terminated "K=V".
+std::string_view EnvironValue(std::string_view environ_block, std::string_view key) {
+  while (!environ_block.empty()) {
+    const size_t end = environ_block.find('\0');
+    const std::string_view entry = environ_block.substr(0, end);
+    if (entry.size() > key.size() && entry[key.size()] == '=' && entry.substr(0, key.size()) == key) {
+      return entry.substr(key.size() + 1);
+    }
+    if (end == std::string_view::npos) break;
+    environ_block.remove_prefix(end + 1);
+  }
+  return {};
+}
+
+bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& state_uuid, FoundProcess* out) {
+  const std::optional<std::string> block = ReadSmallFile(ProcPath(pid, "environ"), kEnvironBytesMax);
+  if (!block.has_value() || block->empty()) return false;
+  const std::string_view job = EnvironValue(*block, "HOLDFAST_JOB");
+  const std::string_view socket = EnvironValue(*block, "HOLDFAST_SOCKET");
+  if (job.empty() || socket.substr(0, socket_prefix.size()) != socket_prefix) return false;
+  if (!state_uuid.empty() && EnvironValue(*block, "HOLDFAST_STATE_UUID") != state_uuid) return false;
+  *out = {pid, std::string(job), std::string(socket), ReadComm(pid)};
+  return true;
+}
+
+bool IsCgroup2(const std::string& directory) { return ::access(absl::StrCat(directory, "/cgroup.procs").c_str(), F_OK) == 0; }
+
+std::optional<uint64_t> Counter(const std::string& path, std::string_view key) {
+  const std::optional<std::string> text = ReadSmallFile(path);
+  if (!text.has_value()) return std::nullopt;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    uint64_t value = 0;
+    if (std::string_view(parts.first.data(), parts.first.size()) == key && absl::SimpleAtoi(parts.second, &value)) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> ReadSmallFile(const std::string& path, size_t bytes_max) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return std::nullopt;
+  std::string text;
+  char buffer[16384];
+  while (text.size() < bytes_max) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return std::nullopt;
+    if (n == 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  return text;
+}
+
+UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+
+bool PidfdExited(const UniqueFd& pidfd) {
+  pollfd p{pidfd.get(), POLLIN, 0};
+  return ::poll(&p, 1, 0) == 1;
+}
+
+std::string ReadComm(pid_t pid) {
+  std::string text = ReadSmallFile(ProcPath(pid, "comm")).value_or("");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+char ReadProcessState(pid_t pid) {
+  const std::string stat = ReadSmallFile(ProcPath(pid, "stat")).value_or("");
+  const size_t close = stat.rfind(')');  // the name may hold anything, also ')'
+  return close == std::string::npos || close + 2 >= stat.size() ? '\0' : stat[close + 2];
+}
+
+bool IsTraced(pid_t pid) {
+  const std::string status = ReadSmallFile(ProcPath(pid, "status")).value_or("");
+  const size_t at = status.find("TracerPid:");
+  return at != std::string::npos && std::atoll(status.c_str() + at + 10) != 0;
+}
+
+std::optional<std::vector<pid_t>> ReadChildren(pid_t pid) {
+  const std::optional<std::string> text = ReadSmallFile(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+  if (!text.has_value()) return std::nullopt;
+  std::vector<pid_t> children;
+  for (const absl::string_view word : absl::StrSplit(*text, ' ', absl::SkipWhitespace())) {
+    int child = 0;
+    if (absl::SimpleAtoi(word, &child)) children.push_back(child);
+  }
+  return children;
+}
+
+std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix, const std::string& state_uuid) {
+  std::vector<FoundProcess> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
+  if (proc == nullptr) return found;
+  while (const dirent* entry = ::readdir(proc.get())) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid) || pid == ::getpid()) continue;
+    FoundProcess process;
+    if (Matches(pid, socket_prefix, state_uuid, &process)) found.push_back(std::move(process));
+  }
+  return found;
+}
+
+bool KillFound(const FoundProcess& process) {
+  const UniqueFd pidfd = OpenPidfd(process.pid);
+  if (!pidfd.valid()) return false;
+  FoundProcess again;
+  if (!Matches(process.pid, process.socket, "", &again) || again.job != process.job) return false;
+  return ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) == 0;
+}
+
+CgroupPaths ReadCgroups(pid_t pid) {
+  CgroupPaths paths;
+  const std::string text = ReadSmallFile(ProcPath(pid, "cgroup")).value_or("");
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || parts[2] == "/") continue;
+    if (parts[1].empty()) {
+      const std::string hybrid = absl::StrCat(kCgroupRoot, "/unified", parts[2]);
+      paths.unified = IsCgroup2(hybrid) ? hybrid : absl::StrCat(kCgroupRoot, parts[2]);
+      continue;
+    }
+    const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
+    for (const std::string& controller : controllers) {
+      if (controller == "freezer") paths.freezer_v1 = absl::StrCat(kCgroupRoot, "/freezer", parts[2]);
+      if (controller == "memory") paths.memory_v1 = absl::StrCat(kCgroupRoot, "/memory", parts[2]);
+    }
+  }
+  return paths;
+}
+
+bool IsFrozen(const CgroupPaths& paths) {
+  if (!paths.freezer_v1.empty()) {
+    const std::string state = ReadSmallFile(absl::StrCat(paths.freezer_v1, "/freezer.state")).value_or("");
+    if (state.rfind("FROZEN", 0) == 0 || state.rfind("FREEZING", 0) == 0) return true;
+  }
+  return !paths.unified.empty() && Counter(absl::StrCat(paths.unified, "/cgroup.events"), "frozen") == 1u;
+}
+
+std::optional<uint64_t> OomKills(const CgroupPaths& paths) {
+  if (!paths.memory_v1.empty()) {
+    if (const auto n = Counter(absl::StrCat(paths.memory_v1, "/memory.oom_control"), "oom_kill")) return n;
+  }
+  if (!paths.unified.empty()) return Counter(absl::StrCat(paths.unified, "/memory.events"), "oom_kill");
+  return std::nullopt;
+}
+
+}  // namespace holdfast::agent

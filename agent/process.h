@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernel says about processes: their state, their children, their environment, their cgroups. All from /proc; nothing
+// here signals anything but the process a pidfd or a fresh check names.
+//
+// Threads: any.
+#ifndef HOLDFAST_AGENT_PROCESS_H_
+#define HOLDFAST_AGENT_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace holdfast::agent {
+
+UniqueFd OpenPidfd(pid_t pid);             // invalid when there is no such process
+bool PidfdExited(const UniqueFd& pidfd);   // also true for a zombie
+std::string ReadComm(pid_t pid);           // empty when there is no such process
+char ReadProcessState(pid_t pid);          // 'R', 'S', 'T', 't', 'Z', ...; 0 when there is no such process
+bool IsTraced(pid_t pid);                  // a debugger is attached
+
+// Direct children, zombies included; nullopt when the kernel does not say.
+std::optional<std::vector<pid_t>> ReadChildren(pid_t pid);
+
+struct FoundProcess {
+  pid_t pid = 0;
+  std::string job;     // HOLDFAST_JOB
+  std::string socket;  // HOLDFAST_SOCKET
+  std::string comm;
+};
+// Every process whose environment has HOLDFAST_JOB and a HOLDFAST_SOCKET that begins with `socket_prefix`. (HOLDFAST_STATE_UUID
+// and the socket's path together say whose it is: several nodes can live on one machine.) `state_uuid` empty: any.
+std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix, const std::string& state_uuid);
+// Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the one that was found.
+bool KillFound(const FoundProcess& process);
+
+// The cgroups of a process, as paths of directories; empty where there is none of that kind or it is the root.
+struct CgroupPaths {
+  std::string freezer_v1;
+  std::string memory_v1;
+  std::string unified;
+};
+CgroupPaths ReadCgroups(pid_t pid);
+bool IsFrozen(const CgroupPaths& paths);
+// The counter of OOM kills of its memory cgroup; nullopt where no memory cgroup is usable.
+std::optional<uint64_t> OomKills(const CgroupPaths& paths);
+
+// Reads a small file whole; at most `bytes_max`. nullopt on any error.
+std::optional<std::string> ReadSmallFile(const std::string& path, size_t bytes_max = 1 << 20);
+
+}  // namespace holdfast::agent
+
+#endif  // HOLDFAST_AGENT_PROCESS_H_
