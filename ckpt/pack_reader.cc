@@ -71,8 +71,8 @@ absl::Status PackReader::CheckHeader() const {
 
 absl::Status PackReader::CheckDigest(const TensorRecord& tensor, const rank::Digest128& digest) const {
   if (digest == tensor.digest) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor.name, "', bytes [", tensor.pack_offset, ", ",
-                                          tensor.pack_offset + tensor.bytes, "): they have digest ", DigestHex(digest),
+  return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor.name, "' at offset ", tensor.pack_offset, ": its ",
+                                          tensor.bytes, " bytes have digest ", DigestHex(digest),
                                           ", the commit record says ", DigestHex(tensor.digest)));
 }
 
