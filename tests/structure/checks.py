@@ -16,7 +16,7 @@ CPP = (".h", ".cc", ".cu", ".cuh", ".cpp")
 TEXT = CPP + (".py", ".sh", ".proto", ".cmake", ".c")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
-MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:root/|work/|home/(?!u\b|user\b|you\b|ana\b))")
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:root/|work/|home/(?!u/|user/|you/|ana/)\w+/)")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 CLOCK_SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|usleep|SleepFor)\s*\(|(?<![\w.>])(?:::)?sleep\s*\(\s*\d")
 TIME_OF_DAY = re.compile(r"\bsystem_clock\b|\bgettimeofday\b|\btime\s*\(\s*(?:nullptr|NULL|0)\s*\)|\babsl::Now\s*\(")
@@ -41,7 +41,7 @@ def read_lines(root, path):
 
 def is_test(path):
     name = os.path.basename(path)
-    return path.startswith("tests/") or bool(re.search(r"_test\.(?:cc|py)$|(?:^|_)(?:fake|testing)_?|_test_", name))
+    return path.startswith("tests/") or "/testing/" in path or bool(re.search(r"_test\.(?:cc|py)$|(?:^|_)(?:fake|testing)_?|_test_", name))
 
 
 def folder_of(path, folders=None):
