@@ -84,7 +84,7 @@ bool Keeper::LockDirectory() {
 bool Keeper::CatchSignals() {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
-  for (int signal : {SIGPIPE, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) sigaction(signal, &ignore, nullptr);
+  for (int signal : {SIGPIPE, SIGXFSZ, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) sigaction(signal, &ignore, nullptr);
   struct sigaction defaults = {};
   defaults.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &defaults, nullptr);  // ignored, the kernel would reap for us and the exit statuses be lost
