@@ -88,7 +88,7 @@ def build_data(binaries, directory):
     """Tokenizer and token files; gives their prefix."""
     prefix = os.path.join(directory, "text")
     build.say(f"tokenizer and token files of {TEXT_BYTES / 1e6:.1f} MB of text")
-    build.run([os.path.join(binaries, "holdfast"), "data", "build", "--text", write_text(directory),
+    build.run([os.path.join(binaries, "holdfast"), "data", "build", "--input", write_text(directory),
                "--vocab", str(VOCAB), "--out", prefix])
     return prefix
 
