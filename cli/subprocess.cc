@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/subprocess.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+extern char** environ;
+
+namespace holdfast::cli {
+namespace {
+
+std::vector<char*> Pointers(const std::vector<std::string>& argv) {
+  std::vector<char*> out;
+  for (const std::string& arg : argv) out.push_back(const_cast<char*>(arg.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, int error_fd) {
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&actions, error_fd, STDERR_FILENO);
+  pid_t pid = 0;
+  const int error =
+      ::posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, Pointers(argv).data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", argv[0]));
+  return pid;
+}
+
+// Reads until end of file or the deadline; true at end of file.
+bool Drain(int fd, int64_t end_ns, std::string* out) {
+  const SystemClock clock;
+  while (true) {
+    const int64_t left_ms = (end_ns - clock.MonoNs()) / kNsPerMs;
+    if (left_ms <= 0) return false;
+    pollfd p{fd, POLLIN, 0};
+    const int ready = ::poll(&p, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000)));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready <= 0) continue;
+    char buffer[4096];
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return true;
+    out->append(buffer, std::min<size_t>(
+                            static_cast<size_t>(n),
+                            kErrorOutputBytesMax - std::min(kErrorOutputBytesMax, out->size())));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
+                                         int64_t deadline_ms) {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const UniqueFd reader(fds[0]);
+  UniqueFd writer(fds[1]);
+  auto pid = Spawn(argv, writer.get());
+  if (!pid.ok()) return pid.status();
+  writer.Reset();
+  ProgramResult result;
+  const bool ended =
+      Drain(reader.get(), SystemClock().MonoNs() + deadline_ms * kNsPerMs, &result.error_output);
+  if (!ended) ::kill(*pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!ended)
+    return absl::DeadlineExceededError(
+        absl::StrCat(argv[0], " did not end within ", deadline_ms / 1000, " s"));
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+absl::Status BecomeProgram(const std::vector<std::string>& argv) {
+  ::execv(argv[0].c_str(), Pointers(argv).data());
+  return ErrnoStatus(errno, absl::StrCat("cannot start ", argv[0]));
+}
+
+}  // namespace holdfast::cli

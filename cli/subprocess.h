@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a sibling program to its end, or becomes it.
+#ifndef HOLDFAST_CLI_SUBPROCESS_H_
+#define HOLDFAST_CLI_SUBPROCESS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace holdfast::cli {
+
+struct ProgramResult {
+  int exit_code = 0;         // 128 + signal when killed
+  std::string error_output;  // its stderr, the first kErrorOutputBytesMax
+};
+inline constexpr size_t kErrorOutputBytesMax = 64 << 10;
+
+// argv[0] is a path. stdin is /dev/null, stdout is discarded. DEADLINE_EXCEEDED after it was killed
+// at the deadline.
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv, int64_t deadline_ms);
+
+// Replaces this process; returns only when that failed.
+absl::Status BecomeProgram(const std::vector<std::string>& argv);
+
+}  // namespace holdfast::cli
+
+#endif  // HOLDFAST_CLI_SUBPROCESS_H_
