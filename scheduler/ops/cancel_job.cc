@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/ops/cancel_job.h"
+
+#include "proto/channel.h"
+
+namespace holdfast::sched {
+
+grpc::Status CancelJob(CoreLock* core, const v1::CancelJobRequest& request, v1::JobStatus* response) {
+  absl::StatusOr<v1::JobStatus> result = core->With([&](Engine& engine, Now now) { return engine.CancelJob(request, now); });
+  if (!result.ok()) return proto::ToGrpc(result.status());
+  *response = *std::move(result);
+  return grpc::Status::OK;
+}
+
+}  // namespace holdfast::sched

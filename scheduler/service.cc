@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/service.h"
+
+#include "scheduler/ops/beat.h"
+#include "scheduler/ops/cancel_job.h"
+#include "scheduler/ops/confirm_node_dead.h"
+#include "scheduler/ops/drain_node.h"
+#include "scheduler/ops/get_job.h"
+#include "scheduler/ops/list_checkpoints.h"
+#include "scheduler/ops/list_jobs.h"
+#include "scheduler/ops/list_nodes.h"
+#include "scheduler/ops/read_logs.h"
+#include "scheduler/ops/register_node.h"
+#include "scheduler/ops/report_events.h"
+#include "scheduler/ops/restart_job.h"
+#include "scheduler/ops/save_job.h"
+#include "scheduler/ops/submit_job.h"
+#include "scheduler/ops/uncordon_node.h"
+#include "scheduler/ops/watch_desired.h"
+#include "scheduler/ops/watch_events.h"
+
+namespace holdfast::sched {
+
+grpc::Status SchedulerService::SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request, v1::SubmitJobResponse* response) {
+  return sched::SubmitJob(core_, *request, response);
+}
+
+grpc::Status SchedulerService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request, v1::JobStatus* response) {
+  return sched::GetJob(core_, *request, response);
+}
+
+grpc::Status SchedulerService::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request, v1::ListJobsResponse* response) {
+  return sched::ListJobs(core_, *request, response);
+}
+
+grpc::Status SchedulerService::CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request, v1::JobStatus* response) {
+  return sched::CancelJob(core_, *request, response);
+}
+
+grpc::Status SchedulerService::RestartJob(grpc::ServerContext*, const v1::RestartJobRequest* request, v1::JobStatus* response) {
+  return sched::RestartJob(core_, *request, response);
+}
+
+grpc::Status SchedulerService::SaveJob(grpc::ServerContext*, const v1::SaveJobRequest* request, v1::SaveJobResponse* response) {
+  return sched::SaveJob(core_, *request, response);
+}
+
+grpc::Status SchedulerService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request, v1::ListCheckpointsResponse* response) {
+  return sched::ListCheckpoints(core_, *request, response);
+}
+
+grpc::Status SchedulerService::ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request, v1::ListNodesResponse* response) {
+  return sched::ListNodes(core_, *request, response);
+}
+
+grpc::Status SchedulerService::DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest* request, v1::NodeStatus* response) {
+  return sched::DrainNode(core_, *request, response);
+}
+
+grpc::Status SchedulerService::UncordonNode(grpc::ServerContext*, const v1::UncordonNodeRequest* request, v1::NodeStatus* response) {
+  return sched::UncordonNode(core_, *request, response);
+}
+
+grpc::Status SchedulerService::ConfirmNodeDead(grpc::ServerContext*, const v1::ConfirmNodeDeadRequest* request, v1::NodeStatus* response) {
+  return sched::ConfirmNodeDead(core_, *request, response);
+}
+
+grpc::Status SchedulerService::WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
+                                           grpc::ServerWriter<v1::Event>* writer) {
+  return sched::WatchEvents(core_, context, *request, writer);
+}
+
+grpc::Status SchedulerService::ReadLogs(grpc::ServerContext* context, const v1::ReadLogsRequest* request,
+                                        grpc::ServerWriter<v1::LogChunk>* writer) {
+  return sched::ReadLogs(core_, channels_, context, *request, writer);
+}
+
+grpc::Status AgentLinkService::RegisterNode(grpc::ServerContext*, const v1::RegisterNodeRequest* request, v1::RegisterNodeResponse* response) {
+  return sched::RegisterNode(core_, *request, response);
+}
+
+grpc::Status AgentLinkService::Beat(grpc::ServerContext*, const v1::BeatRequest* request, v1::BeatResponse* response) {
+  return sched::Beat(core_, *request, response);
+}
+
+grpc::Status AgentLinkService::ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request, v1::ReportEventsResponse* response) {
+  return sched::ReportEvents(core_, *request, response);
+}
+
+grpc::Status AgentLinkService::WatchDesired(grpc::ServerContext* context, const v1::WatchDesiredRequest* request,
+                                            grpc::ServerWriter<v1::DesiredState>* writer) {
+  return sched::WatchDesired(core_, context, *request, writer);
+}
+
+}  // namespace holdfast::sched
