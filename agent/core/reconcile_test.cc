@@ -14,7 +14,7 @@ std::vector<Action::Kind> Kinds(const std::vector<Action>& actions) {
 
 using Kindly = std::vector<Action::Kind>;
 
-WantedJob Run(uint64_t attempt) { return {1, attempt, WantedJob::kRun, StopKind::kKill, 0, 2}; }
+WantedJob RunOf(uint64_t attempt) { return {1, attempt, WantedJob::kRun, StopKind::kKill, 0, 2}; }
 WantedJob Stop(uint64_t attempt, StopKind kind) { return {1, attempt, WantedJob::kStop, kind, 5, 2}; }
 WantedJob Forget(uint64_t attempt) { return {1, attempt, WantedJob::kForget, StopKind::kKill, 0, 0}; }
 
@@ -24,35 +24,35 @@ ObservedJob Running(uint64_t attempt) {
 }
 
 TEST(Reconcile, StartsAKeeperThenRanks) {
-  EXPECT_EQ(Kinds(Reconcile(Run(1), Nothing(), 0)), (Kindly{Action::kRaiseFence, Action::kStartKeeper}));
+  EXPECT_EQ(Kinds(Reconcile(RunOf(1), Nothing(), 0)), (Kindly{Action::kRaiseFence, Action::kStartKeeper}));
   ObservedJob with_keeper = Nothing();
   with_keeper.fence_attempt = 1;
   with_keeper.keeper_busy = true;
-  EXPECT_TRUE(Reconcile(Run(1), with_keeper, 0).empty()) << "a keeper that comes up is waited for";
+  EXPECT_TRUE(Reconcile(RunOf(1), with_keeper, 0).empty()) << "a keeper that comes up is waited for";
   with_keeper.keeper_busy = false;
   with_keeper.keeper_attached = true;
-  EXPECT_EQ(Kinds(Reconcile(Run(1), with_keeper, 0)), Kindly{Action::kStartRanks});
+  EXPECT_EQ(Kinds(Reconcile(RunOf(1), with_keeper, 0)), Kindly{Action::kStartRanks});
 }
 
 TEST(Reconcile, WaitsForTheBackOffOfAFailedKeeper) {
   ObservedJob observed = Nothing();
   observed.fence_attempt = 1;
   observed.keeper_retry_ns = 100;
-  EXPECT_TRUE(Reconcile(Run(1), observed, 99).empty());
-  EXPECT_EQ(Kinds(Reconcile(Run(1), observed, 100)), Kindly{Action::kStartKeeper});
+  EXPECT_TRUE(Reconcile(RunOf(1), observed, 99).empty());
+  EXPECT_EQ(Kinds(Reconcile(RunOf(1), observed, 100)), Kindly{Action::kStartKeeper});
 }
 
 TEST(Reconcile, AnAttemptIsStartedOnce) {
-  EXPECT_TRUE(Reconcile(Run(3), Running(3), 0).empty());
+  EXPECT_TRUE(Reconcile(RunOf(3), Running(3), 0).empty());
   ObservedJob ended = Running(3);
   ended.ranks_alive = 0;
-  EXPECT_TRUE(Reconcile(Run(3), ended, 0).empty()) << "ended ranks are not started again in the same attempt";
+  EXPECT_TRUE(Reconcile(RunOf(3), ended, 0).empty()) << "ended ranks are not started again in the same attempt";
   ended.keeper_attached = false;
-  EXPECT_TRUE(Reconcile(Run(3), ended, 0).empty()) << "nor after the keeper died";
+  EXPECT_TRUE(Reconcile(RunOf(3), ended, 0).empty()) << "nor after the keeper died";
 }
 
 TEST(Reconcile, ANewerAttemptFencesAndKillsTheOlderOne) {
-  const std::vector<Action> actions = Reconcile(Run(4), Running(3), 0);
+  const std::vector<Action> actions = Reconcile(RunOf(4), Running(3), 0);
   ASSERT_EQ(Kinds(actions), (Kindly{Action::kRaiseFence, Action::kStopRanks}));
   EXPECT_EQ(actions[0].attempt, 4u);
   EXPECT_EQ(actions[1].stop, StopKind::kKill);
@@ -60,7 +60,7 @@ TEST(Reconcile, ANewerAttemptFencesAndKillsTheOlderOne) {
 
 TEST(Reconcile, ALateOrderOfAnOlderAttemptDoesNothing) {
   EXPECT_TRUE(Reconcile(Stop(2, StopKind::kKill), Running(3), 0).empty());
-  EXPECT_TRUE(Reconcile(Run(2), Running(3), 0).empty());
+  EXPECT_TRUE(Reconcile(RunOf(2), Running(3), 0).empty());
 }
 
 TEST(Reconcile, StopRunsTheOrderedLadderThenReportsOnce) {
@@ -103,7 +103,7 @@ TEST(Reconcile, ForgetStopsFirst) {
 }
 
 TEST(Reconcile, RunWithoutARankHereIsNothingToDo) {
-  WantedJob elsewhere = Run(1);
+  WantedJob elsewhere = RunOf(1);
   elsewhere.local_ranks = 0;
   EXPECT_EQ(Kinds(Reconcile(elsewhere, Nothing(), 0)), Kindly{Action::kRaiseFence});
 }
