@@ -21,6 +21,9 @@ absl::Status ArenaLink::WantArena(uint64_t data_bytes, uint32_t tensors) {
     auto* bytes = static_cast<uint8_t*>(std::aligned_alloc(rank::kArenaAlign, memory_->size));
     std::memset(bytes, 0, memory_->size);
     memory_->bytes = {bytes, [](uint8_t* p) { std::free(p); }};
+    layout.job = kTestJob;
+    layout.rank = memory_->rank;
+    layout.world_size = memory_->world_size;
     std::memcpy(bytes, &layout, sizeof(layout));
   }
   const char* reason = nullptr;

@@ -13,10 +13,12 @@
 namespace holdfast::worker {
 
 // The memory of one rank's arena; outlives the attempts that use it.
+inline constexpr uint64_t kTestJob = 1;
 struct ArenaMemory {
   std::unique_ptr<uint8_t[], void (*)(uint8_t*)> bytes{nullptr, nullptr};
   uint64_t size = 0;
   int restore_buffer = -1;  // what the next attempt starts from; -1: nothing
+  uint32_t rank = 0, world_size = 1;
 };
 
 class ArenaLink final : public RankLink {

@@ -47,12 +47,16 @@ void RunRank(const RunPlan& plan, int rank, const c10::intrusive_ptr<c10d::Store
   if (!groups.ok()) return void(out->status = groups.status());
   if (plan.skip_gradient_reduction) groups->dp = parallel::SoloGroup();
   ArenaLink link(plan.arenas == nullptr ? nullptr : &(*plan.arenas)[rank], plan.attempt);
+  if (plan.arenas != nullptr) {
+    (*plan.arenas)[rank].rank = static_cast<uint32_t>(rank);
+    (*plan.arenas)[rank].world_size = static_cast<uint32_t>(mesh->ranks());
+  }
   if (plan.arrange) plan.arrange(rank, &link);
   const auto data = SyntheticTokens(config.train.seed, config.model.seq_len, config.model.vocab);
   const SystemClock clock;
   TrainerOptions options{config, plan.snapshot_every, plan.persist_every, plan.drop, nullptr};
   Trainer trainer(std::move(options), *mesh, *groups, &link, data.get(), &clock);
-  const auto start = trainer.Prepare("");
+  const auto start = trainer.Prepare(plan.restore);
   out->status = start.status();
   if (!start.ok()) return;
   out->start = *start;

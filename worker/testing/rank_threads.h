@@ -37,6 +37,7 @@ struct RunPlan {
   std::vector<ArenaMemory>* arenas = nullptr;  // one a rank; null: no arena
   uint64_t attempt = 1;
   int64_t snapshot_every = 1, persist_every = 0;
+  std::string restore = {};                  // HOLDFAST_RESTORE
   DropMicroBatch drop = {};
   bool skip_gradient_reduction = false;      // a fault: every dp coordinate keeps its own gradients
   std::function<void(int rank, ArenaLink* link)> arrange = {};
