@@ -117,7 +117,8 @@ int hf_attempt_is_current(const hf_session* s) { return s->session->AttemptIsCur
 
 int hf_prepare_snapshots(hf_session* s, const hf_tensor* tensors, size_t count, uint32_t buffers) {
   return Guarded([&] {
-    return s->session->WantArena(holdfast::ckpt::SnapshotBytes(Views(tensors, count)), buffers, static_cast<uint32_t>(count));
+    return s->session->WantArena(holdfast::ckpt::SnapshotBytes(Views(tensors, count)), buffers,
+                                 static_cast<uint32_t>(count));
   });
 }
 
@@ -133,7 +134,8 @@ int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t 
                 uint64_t* stall_ns) {
   uint64_t unused = 0;
   return Guarded([&] {
-    return s->session->TakeSnapshot(Views(tensors, count), step, samples, persist != 0, stall_ns == nullptr ? &unused : stall_ns);
+    return s->session->TakeSnapshot(Views(tensors, count), step, samples, persist != 0,
+                                    stall_ns == nullptr ? &unused : stall_ns);
   });
 }
 

@@ -20,14 +20,14 @@ namespace {
 
 using rank::Message;
 
-constexpr int64_t kArenaTimeoutMs = 300'000;   // the keeper allocates every page before it answers
+constexpr int64_t kArenaTimeoutMs = 300'000;  // the keeper allocates every page before it answers
 constexpr int64_t kRestoreTimeoutMs = 30'000;
-constexpr int64_t kStoreTimeoutMs = 300'000;   // calls that do not wait for a key: bounded by an agent that is away
-constexpr int64_t kWaitSlackMs = 1'000;        // beyond a wait's own time, for the answer to travel
+constexpr int64_t kStoreTimeoutMs = 300'000;  // calls that do not wait for a key: bounded by an agent that is away
+constexpr int64_t kWaitSlackMs = 1'000;       // beyond a wait's own time, for the answer to travel
 constexpr int64_t kSealedTimeoutMs = 1'000;
 constexpr size_t kKeyBytesMax = 1024;
 constexpr size_t kValueBytesMax = 60 << 10;
-constexpr size_t kWiresMax = 4;                // threads that can wait in the store at the same time
+constexpr size_t kWiresMax = 4;  // threads that can wait in the store at the same time
 
 Error Invalid(const std::string& text) { return {EINVAL, text}; }
 
@@ -48,7 +48,8 @@ bool ParseRestore(std::string_view text, uint64_t* step, uint64_t* attempt) {
   if (text.substr(0, kPrefix.size()) != kPrefix) return true;
   text.remove_prefix(kPrefix.size());
   const size_t dot = text.find('.');
-  return dot != std::string_view::npos && ParseU64(text.substr(0, dot), step) && ParseU64(text.substr(dot + 1), attempt) && *step > 0;
+  return dot != std::string_view::npos && ParseU64(text.substr(0, dot), step) &&
+         ParseU64(text.substr(dot + 1), attempt) && *step > 0;
 }
 
 // A shared mapping of a whole descriptor.
@@ -61,7 +62,8 @@ class Mapping {
 
   Error Map(int fd, int flags) {
     struct stat info;
-    if (fstat(fd, &info) != 0 || info.st_size <= 0) return {errno == 0 ? EPROTO : errno, "keeper: a descriptor that cannot be mapped"};
+    if (fstat(fd, &info) != 0 || info.st_size <= 0)
+      return {errno == 0 ? EPROTO : errno, "keeper: a descriptor that cannot be mapped"};
     if (base_ != nullptr && info.st_dev == device_ && info.st_ino == inode_) return {};  // mapped already
     void* base = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
     if (base == MAP_FAILED) return {errno, "mmap of " + std::to_string(info.st_size) + " bytes: " + strerror(errno)};
@@ -88,12 +90,14 @@ class Mapping {
 
 Error CheckKey(std::string_view key) {
   if (!key.empty() && key.size() <= kKeyBytesMax) return {};
-  return Invalid("store: a key of " + std::to_string(key.size()) + " bytes; 1 to " + std::to_string(kKeyBytesMax) + " are allowed");
+  return Invalid("store: a key of " + std::to_string(key.size()) + " bytes; 1 to " + std::to_string(kKeyBytesMax) +
+                 " are allowed");
 }
 
 Error CheckValue(std::string_view value) {
   if (value.size() <= kValueBytesMax) return {};
-  return Invalid("store: a value of " + std::to_string(value.size()) + " bytes; at most " + std::to_string(kValueBytesMax));
+  return Invalid("store: a value of " + std::to_string(value.size()) + " bytes; at most " +
+                 std::to_string(kValueBytesMax));
 }
 
 // u32 length, then the bytes, for each key.
@@ -171,7 +175,8 @@ Error Session::Impl::MapArena(int fd) {
 
 Error Session::Impl::Open(int64_t timeout_ms) {
   if (!ParseU64(Env("HOLDFAST_ATTEMPT"), &attempt) || attempt == 0) {
-    return Invalid("HOLDFAST_ATTEMPT='" + Env("HOLDFAST_ATTEMPT") + "': a number from 1 is needed beside HOLDFAST_SOCKET");
+    return Invalid("HOLDFAST_ATTEMPT='" + Env("HOLDFAST_ATTEMPT") +
+                   "': a number from 1 is needed beside HOLDFAST_SOCKET");
   }
   if (!ParseRestore(Env("HOLDFAST_RESTORE"), &restore_step, &restore_attempt)) {
     return Invalid("HOLDFAST_RESTORE='" + Env("HOLDFAST_RESTORE") + "': expected snapshot:<step>.<attempt>");
@@ -235,7 +240,8 @@ Error Session::Impl::Call(const Message& m, const std::string& payload, int64_t 
 }
 
 Error Session::Impl::Store(const Message& m, const std::string& payload, int64_t timeout_ms, WireReply* reply) {
-  if (detached) return {ENOTCONN, "store: there is none; this process was not started by Holdfast (HOLDFAST_SOCKET is not set)"};
+  if (detached)
+    return {ENOTCONN, "store: there is none; this process was not started by Holdfast (HOLDFAST_SOCKET is not set)"};
   if (Error error = Call(m, payload, timeout_ms, reply)) return error;
   if (reply->message.type != rank::kStoreValue) return {EPROTO, "store: an answer of another type"};
   return {};
@@ -244,8 +250,8 @@ Error Session::Impl::Store(const Message& m, const std::string& payload, int64_t
 void Session::Impl::Tell(rank::MessageType type, uint64_t a, uint64_t b, uint64_t c) {
   const int64_t deadline_ns = MonoNs() + kSealedTimeoutMs * kNsPerMs;
   std::unique_ptr<Wire> wire;
-  // A note that cannot be delivered changes nothing here: the snapshot is in the arena, the step in the recorder, and the agent
-  // reads both when it looks next.
+  // A note that cannot be delivered changes nothing here: the snapshot is in the arena, the step in the recorder, and
+  // the agent reads both when it looks next.
   if (Borrow(deadline_ns, &wire)) return;
   Message m = StoreMessage(type, a, b, c);
   static_cast<void>(wire->Tell(m, deadline_ns));
@@ -297,15 +303,18 @@ void Session::SetLastWords(std::string_view text) {
 Error Session::WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors) {
   if (Detached()) return {};
   WireReply reply;
-  if (Error error = impl_->Call(StoreMessage(rank::kWantArena, data_bytes, buffers, tensors), "", kArenaTimeoutMs, &reply)) {
+  if (Error error =
+          impl_->Call(StoreMessage(rank::kWantArena, data_bytes, buffers, tensors), "", kArenaTimeoutMs, &reply)) {
     return error;
   }
-  if (reply.message.type != rank::kArena || reply.fds.empty()) return {EPROTO, "keeper: the arena came without a descriptor"};
+  if (reply.message.type != rank::kArena || reply.fds.empty())
+    return {EPROTO, "keeper: the arena came without a descriptor"};
   return impl_->MapArena(reply.fds[0].get());
 }
 
 Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) {
-  if (Detached() || RestoreStep() == 0) return {ENOENT, "restore: this attempt does not start from a snapshot in memory"};
+  if (Detached() || RestoreStep() == 0)
+    return {ENOENT, "restore: this attempt does not start from a snapshot in memory"};
   const std::string name = std::to_string(impl_->restore_step) + "." + std::to_string(impl_->restore_attempt);
   WireReply reply;
   if (Error error = impl_->Call(StoreMessage(rank::kRestore, impl_->restore_step, impl_->restore_attempt, 0), "",
@@ -316,7 +325,8 @@ Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* s
     return {ENOENT, "restore: the arena of rank " + std::to_string(impl_->rank) + " does not hold snapshot " + name};
   }
   std::string reason;
-  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), static_cast<uint32_t>(reply.message.args[0]), tensors, samples, &reason)) {
+  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), static_cast<uint32_t>(reply.message.args[0]), tensors, samples,
+                             &reason)) {
     return {EBADMSG, "restore: snapshot " + name + ": " + reason};
   }
   return {};
@@ -336,11 +346,13 @@ Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64
   ckpt::SnapshotWriter writer(impl_->arena_map.base());
   std::string reason;
   uint32_t buffer = 0;
-  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, impl_->recorder.AgentPresent(), &buffer, &reason)) {
+  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, impl_->recorder.AgentPresent(), &buffer,
+                    &reason)) {
     return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
   }
   for (size_t i = 0; i < tensors.size(); ++i) writer.CopyTensor(i, tensors[i]);
-  // An attempt that is over seals nothing: its buffer stays half filled and the keeper frees it before the next one starts.
+  // An attempt that is over seals nothing: its buffer stays half filled and the keeper frees it before the next one
+  // starts.
   if (!AttemptIsCurrent()) return {ESTALE, "snapshot of step " + std::to_string(step) + ": a newer attempt has begun"};
   if (!writer.Seal(&reason)) return {EINVAL, "snapshot of step " + std::to_string(step) + ": " + reason};
   impl_->recorder.CountSnapshot(true);
@@ -366,23 +378,26 @@ Error Session::StoreGet(std::string_view key, int64_t timeout_ms, std::string* v
   if (Error error = CheckKey(key)) return error;
   timeout_ms = std::max<int64_t>(timeout_ms, 0);
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreGet, key.size(), 0, static_cast<uint64_t>(timeout_ms)), std::string(key),
-                             timeout_ms + kWaitSlackMs, &reply);
+  Error error = impl_->Store(StoreMessage(rank::kStoreGet, key.size(), 0, static_cast<uint64_t>(timeout_ms)),
+                             std::string(key), timeout_ms + kWaitSlackMs, &reply);
   if (!error) *value = std::move(reply.payload);
   return error;
 }
 
-Error Session::StoreCompareSet(std::string_view key, std::string_view expected, std::string_view desired, std::string* value) {
+Error Session::StoreCompareSet(std::string_view key, std::string_view expected, std::string_view desired,
+                               std::string* value) {
   if (Error error = CheckKey(key)) return error;
   if (Error error = CheckValue(expected)) return error;
   if (Error error = CheckValue(desired)) return error;
   std::string payload(key);
   payload.append(expected).append(desired);
   if (payload.size() > rank::kPayloadBytesMax - sizeof(Message)) {
-    return Invalid("store: expected and desired value are " + std::to_string(payload.size()) + " bytes together; at most 64 KiB");
+    return Invalid("store: expected and desired value are " + std::to_string(payload.size()) +
+                   " bytes together; at most 64 KiB");
   }
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreCas, key.size(), expected.size(), desired.size()), payload, kStoreTimeoutMs, &reply);
+  Error error = impl_->Store(StoreMessage(rank::kStoreCas, key.size(), expected.size(), desired.size()), payload,
+                             kStoreTimeoutMs, &reply);
   if (!error) *value = std::move(reply.payload);
   return error;
 }
@@ -390,8 +405,8 @@ Error Session::StoreCompareSet(std::string_view key, std::string_view expected, 
 Error Session::StoreAdd(std::string_view key, int64_t delta, int64_t* sum) {
   if (Error error = CheckKey(key)) return error;
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreAdd, key.size(), 0, static_cast<uint64_t>(delta)), std::string(key),
-                             kStoreTimeoutMs, &reply);
+  Error error = impl_->Store(StoreMessage(rank::kStoreAdd, key.size(), 0, static_cast<uint64_t>(delta)),
+                             std::string(key), kStoreTimeoutMs, &reply);
   if (!error) *sum = static_cast<int64_t>(reply.message.args[0]);
   return error;
 }
@@ -417,7 +432,8 @@ Error Session::StoreCheck(const std::vector<std::string>& keys, bool* all_there)
 Error Session::StoreDelete(std::string_view key, bool* existed) {
   if (Error error = CheckKey(key)) return error;
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreDelete, key.size(), 0, 0), std::string(key), kStoreTimeoutMs, &reply);
+  Error error =
+      impl_->Store(StoreMessage(rank::kStoreDelete, key.size(), 0, 0), std::string(key), kStoreTimeoutMs, &reply);
   if (!error) *existed = reply.message.args[0] == 1;
   return error;
 }

@@ -82,7 +82,8 @@ Error Wire::Call(Message request, const std::string& payload, int64_t deadline_n
   }
 }
 
-std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int64_t deadline_ns, WireReply* welcome, Error* error) {
+std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int64_t deadline_ns, WireReply* welcome,
+                                 Error* error) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -106,7 +107,8 @@ std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int6
   hello.type = rank::kHello;
   hello.args[0] = static_cast<uint64_t>(getpid());
   *error = wire->Call(hello, "", deadline_ns, welcome);
-  if (!*error && welcome->message.type != rank::kWelcome) *error = {EPROTO, "keeper: hello was not answered by a welcome"};
+  if (!*error && welcome->message.type != rank::kWelcome)
+    *error = {EPROTO, "keeper: hello was not answered by a welcome"};
   if (*error) return nullptr;
   return wire;
 }

@@ -17,29 +17,17 @@ using rank::Message;
 
 bool Keeper::HandleAgent(Link* link, const Message& m, const std::string& payload, const rank::Descriptors& fds) {
   switch (m.type) {
-    case rank::kAttach:
-      HandleAttach(link, m);
-      return true;
-    case rank::kStart:
-      HandleStart(link, m, fds);
-      return true;
-    case rank::kSignal:
-      HandleSignal(link, m);
-      return true;
-    case rank::kFence:
-      HandleFence(m);
-      return true;
+    case rank::kAttach: HandleAttach(link, m); return true;
+    case rank::kStart: HandleStart(link, m, fds); return true;
+    case rank::kSignal: HandleSignal(link, m); return true;
+    case rank::kFence: HandleFence(m); return true;
     case rank::kDropArenas:
       for (auto& slot : slots_) {
         if (!slot->alive()) slot->arena.Drop();
       }
       return true;
-    case rank::kReply:
-      HandleReply(m, payload);
-      return true;
-    case rank::kQuit:
-      HandleQuit(link, m);
-      return true;
+    case rank::kReply: HandleReply(m, payload); return true;
+    case rank::kQuit: HandleQuit(link, m); return true;
     default:
       Note("agent (process %d): message type %u is not one of its; connection closed", link->peer_pid, m.type);
       return false;
@@ -131,10 +119,12 @@ bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds
     return false;
   }
   if (spec->job != options_.job || spec->attempt != m.args[0] || spec->ranks.size() > options_.max_ranks) {
-    link->SendError(m, EINVAL, "start spec: job=" + std::to_string(spec->job) + " attempt=" + std::to_string(spec->attempt) +
-                                   " with " + std::to_string(spec->ranks.size()) + " ranks does not fit: this is the keeper of job " +
-                                   std::to_string(options_.job) + ", the message says attempt " + std::to_string(m.args[0]) +
-                                   ", at most " + std::to_string(options_.max_ranks) + " ranks");
+    link->SendError(m, EINVAL,
+                    "start spec: job=" + std::to_string(spec->job) + " attempt=" + std::to_string(spec->attempt) +
+                        " with " + std::to_string(spec->ranks.size()) +
+                        " ranks does not fit: this is the keeper of job " + std::to_string(options_.job) +
+                        ", the message says attempt " + std::to_string(m.args[0]) + ", at most " +
+                        std::to_string(options_.max_ranks) + " ranks");
     return false;
   }
   return true;
@@ -142,7 +132,9 @@ bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds
 
 void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& fds) {
   if (m.args[0] <= newest_attempt_) {
-    link->SendError(m, ESTALE, "start: attempt " + std::to_string(m.args[0]) + " is not newer than " + std::to_string(newest_attempt_));
+    link->SendError(
+        m, ESTALE,
+        "start: attempt " + std::to_string(m.args[0]) + " is not newer than " + std::to_string(newest_attempt_));
     return;
   }
   ReapChildren();
@@ -163,11 +155,12 @@ void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& 
   }
   // Slots of ranks that no longer run here stay only while they hold an arena.
   std::erase_if(slots_, [&](const auto& slot) {
-    return !slot->arena.ready() && std::none_of(spec.ranks.begin(), spec.ranks.end(),
-                                                [&](const auto& r) { return r.rank == slot->rank; });
+    return !slot->arena.ready() &&
+           std::none_of(spec.ranks.begin(), spec.ranks.end(), [&](const auto& r) { return r.rank == slot->rank; });
   });
   Sweep();
-  if (geteuid() == 0 && chown(socket_path_.c_str(), spec.uid, spec.gid) != 0) Note("chown of the socket: %s", strerror(errno));
+  if (geteuid() == 0 && chown(socket_path_.c_str(), spec.uid, spec.gid) != 0)
+    Note("chown of the socket: %s", strerror(errno));
   for (const rank::RankSpec& r : spec.ranks) StartRank(spec, r, m.request);
 }
 
@@ -178,8 +171,9 @@ void Keeper::HandleSignal(Link* link, const Message& m) {
     return;
   }
   if (m.args[2] != newest_attempt_) {
-    link->SendError(m, ESTALE, "signal: attempt " + std::to_string(m.args[2]) + " does not run here, attempt " +
-                                   std::to_string(newest_attempt_) + " does");
+    link->SendError(m, ESTALE,
+                    "signal: attempt " + std::to_string(m.args[2]) + " does not run here, attempt " +
+                        std::to_string(newest_attempt_) + " does");
     return;
   }
   for (auto& slot : slots_) {
@@ -220,7 +214,8 @@ void Keeper::HandleReply(const Message& m, const std::string& payload) {
 void Keeper::HandleQuit(Link* link, const Message& m) {
   ReapChildren();
   if (AnyAlive()) {
-    link->SendError(m, EBUSY, "quit: ranks of attempt " + std::to_string(newest_attempt_) + " are alive; signal them first");
+    link->SendError(m, EBUSY,
+                    "quit: ranks of attempt " + std::to_string(newest_attempt_) + " are alive; signal them first");
     return;
   }
   Sweep();

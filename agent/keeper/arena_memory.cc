@@ -55,12 +55,14 @@ bool ArenaMemory::Fits(const ArenaRequest& request, uint32_t world_size) const {
          layout.data_capacity == data_capacity_ && request.buffers == buffers_ && world_size == world_size_;
 }
 
-int ArenaMemory::Make(const ArenaRequest& request, uint64_t job, uint32_t rank, uint32_t world_size, std::string* text) {
+int ArenaMemory::Make(const ArenaRequest& request, uint64_t job, uint32_t rank, uint32_t world_size,
+                      std::string* text) {
   Drop();
   const Layout layout = LayoutOf(request);
   if (layout.total_bytes == 0) {
-    *text = "arena: " + std::to_string(request.data_bytes) + " bytes, " + std::to_string(request.buffers) + " buffers, " +
-            std::to_string(request.tensors) + " tensors: not possible (1 to 4 buffers, 1 to 65536 tensors)";
+    *text = "arena: " + std::to_string(request.data_bytes) + " bytes, " + std::to_string(request.buffers) +
+            " buffers, " + std::to_string(request.tensors) +
+            " tensors: not possible (1 to 4 buffers, 1 to 65536 tensors)";
     return EINVAL;
   }
   if (const uint64_t available = AvailableBytes(); layout.total_bytes > available) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena memfd of one rank, as the keeper holds it: made, size-sealed, its pages allocated a piece at a time between events.
-// The rank may scribble over the mapping at any time, so every number used here is the keeper's own copy.
+// The arena memfd of one rank, as the keeper holds it: made, size-sealed, its pages allocated a piece at a time between
+// events. The rank may scribble over the mapping at any time, so every number used here is the keeper's own copy.
 #ifndef HOLDFAST_AGENT_KEEPER_ARENA_MEMORY_H_
 #define HOLDFAST_AGENT_KEEPER_ARENA_MEMORY_H_
 

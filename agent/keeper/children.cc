@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes: starting them, seeing them end or stop, and leaving none of them behind.
 //
-// Whose a process is. A rank leads its own session; what it starts is found as its descendant. What has lost its parents (double
-// fork) is a child of the keeper, the subreaper, and is told by its session or by HOLDFAST_KEEPER_RANK in its environment.
-// What hides both is killed when the last rank ends.
+// Whose a process is. A rank leads its own session; what it starts is found as its descendant. What has lost its
+// parents (double fork) is a child of the keeper, the subreaper, and is told by its session or by HOLDFAST_KEEPER_RANK
+// in its environment. What hides both is killed when the last rank ends.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -76,7 +76,8 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   slot->program = rank.args[0];
   slot->start_request = request;
 
-  const std::string log = spec.log_dir + "/rank" + std::to_string(rank.rank) + "." + std::to_string(spec.attempt) + ".log";
+  const std::string log =
+      spec.log_dir + "/rank" + std::to_string(rank.rank) + "." + std::to_string(spec.attempt) + ".log";
   if (const int error = slot->log.Open(log, spec.log_limit_bytes, spec.uid, spec.gid); error != 0) {
     return StartFailed(slot, rank::kStageLog, error, log);
   }
@@ -143,7 +144,8 @@ void Keeper::ReadReport(RankSlot* slot) {
 
 void Keeper::ReapChildren() {
   for (;;) {
-    // Looked at first and reaped after: until then the number cannot belong to another process, so its group can be signalled.
+    // Looked at first and reaped after: until then the number cannot belong to another process, so its group can be
+    // signalled.
     siginfo_t info = {};
     if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     const uint64_t now = MonoNs();
@@ -176,9 +178,9 @@ void Keeper::RankEnded(RankSlot* slot, uint64_t wait_status, uint64_t now_ns) {
   DrainOutput(slot, kLastOutputBytes);
 
   char line[160];
-  const int length = snprintf(line, sizeof(line), "%llu %u %d %llu %llu\n", static_cast<unsigned long long>(slot->attempt),
-                              slot->rank, pid, static_cast<unsigned long long>(wait_status),
-                              static_cast<unsigned long long>(now_ns));
+  const int length =
+      snprintf(line, sizeof(line), "%llu %u %d %llu %llu\n", static_cast<unsigned long long>(slot->attempt), slot->rank,
+               pid, static_cast<unsigned long long>(wait_status), static_cast<unsigned long long>(now_ns));
   if (write(exits_.get(), line, static_cast<size_t>(length)) != length) Note("exits: %s", strerror(errno));
 
   Message exited;

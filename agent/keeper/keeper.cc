@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop. Order within one turn: exits and stops first, then output and connections, then work in pieces (arena pages, sweeps,
-// the fence), so that nothing a rank or the agent does delays the notice of an exit by more than one turn.
+// The loop. Order within one turn: exits and stops first, then output and connections, then work in pieces (arena
+// pages, sweeps, the fence), so that nothing a rank or the agent does delays the notice of an exit by more than one
+// turn.
 #include "agent/keeper/keeper.h"
 
 #include <errno.h>
@@ -25,10 +26,10 @@
 namespace holdfast::keeper {
 namespace {
 
-constexpr size_t kSocketPathMax = 107;            // sun_path less its NUL
-constexpr size_t kAgentBacklogBytes = 1 << 20;    // unsent to the agent: ranks' requests wait in their sockets beyond it
-constexpr size_t kOutputBytesPerTurn = 256 << 10; // of one rank
-constexpr int kPacketsPerTurn = 32;               // of one connection
+constexpr size_t kSocketPathMax = 107;          // sun_path less its NUL
+constexpr size_t kAgentBacklogBytes = 1 << 20;  // unsent to the agent: ranks' requests wait in their sockets beyond it
+constexpr size_t kOutputBytesPerTurn = 256 << 10;  // of one rank
+constexpr int kPacketsPerTurn = 32;                // of one connection
 constexpr int kNotesMax = 10'000;
 constexpr rlim_t kOpenFilesWanted = 4096;
 constexpr uint64_t kNsPerMs = 1'000'000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper: parent and subreaper of the ranks of one job on one node. One thread, one poll loop, libc and base/rank only, so
-// that it can stay while everything around it is killed, upgraded and restarted. docs/formats/rank.md says what it does with
-// every message.
+// The keeper: parent and subreaper of the ranks of one job on one node. One thread, one poll loop, libc and base/rank
+// only, so that it can stay while everything around it is killed, upgraded and restarted. docs/formats/rank.md says
+// what it does with every message.
 //
 //   keeper.cc         set-up, the loop, connections
 //   agent_side.cc     what the agent sends

@@ -66,8 +66,7 @@ void Link::SendError(const rank::Message& to, int code, const std::string& text)
 void Link::Flush() {
   while (!queue_.empty() && !dead_) {
     Packet& packet = queue_.front();
-    const int result =
-        rank::SendMessage(fd(), packet.message, packet.payload.data(), packet.fds, packet.fd_count);
+    const int result = rank::SendMessage(fd(), packet.message, packet.payload.data(), packet.fds, packet.fd_count);
     if (result == -EAGAIN) return;
     if (result != 0) {
       dead_ = true;

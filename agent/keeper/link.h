@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One accepted connection with its bounded queue of packets to send. Never blocks; a peer that does not read, or writes nonsense,
-// ends as a dead link, which the owner removes. Single-threaded.
+// One accepted connection with its bounded queue of packets to send. Never blocks; a peer that does not read, or writes
+// nonsense, ends as a dead link, which the owner removes. Single-threaded.
 #ifndef HOLDFAST_AGENT_KEEPER_LINK_H_
 #define HOLDFAST_AGENT_KEEPER_LINK_H_
 
@@ -17,7 +17,7 @@
 
 namespace holdfast::keeper {
 
-inline constexpr size_t kQueueBytesMax = 8 << 20;   // unsent bytes of one link; more and it is cut
+inline constexpr size_t kQueueBytesMax = 8 << 20;  // unsent bytes of one link; more and it is cut
 inline constexpr size_t kQueuePacketsMax = 8192;
 
 class Link {

@@ -17,7 +17,8 @@ bool DiskFull(int error) { return error == ENOSPC || error == EDQUOT; }
 }  // namespace
 
 int LogFile::OpenSegment(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
+  const int fd =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
   if (fd < 0) {
     last_error_ = errno;
     return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /proc says about processes: parents, sessions, children, a word of an environment. Every answer may be stale by the time it
-// is used; callers repeat until nothing is left. Only libc. Single-threaded.
+// What /proc says about processes: parents, sessions, children, a word of an environment. Every answer may be stale by
+// the time it is used; callers repeat until nothing is left. Only libc. Single-threaded.
 #ifndef HOLDFAST_AGENT_KEEPER_PROCS_H_
 #define HOLDFAST_AGENT_KEEPER_PROCS_H_
 

@@ -37,7 +37,7 @@ struct RankSlot {
   uint32_t rank = 0;
   uint32_t world_size = 0;
   uint64_t attempt = 0;
-  pid_t pid = 0;       // 0 when no process of the rank lives (or is not reaped yet)
+  pid_t pid = 0;  // 0 when no process of the rank lives (or is not reaped yet)
   rank::RankState state = rank::kRankNone;
   uint64_t wait_status = 0;
   uint64_t exit_mono_ns = 0;
@@ -45,7 +45,7 @@ struct RankSlot {
 
   RecorderMemory recorder;
   ArenaMemory arena;
-  uint32_t arena_link = 0;       // who waits for kArena, and with which request
+  uint32_t arena_link = 0;  // who waits for kArena, and with which request
   rank::Message arena_request;
   bool allocating = false;
 

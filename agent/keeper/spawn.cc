@@ -93,7 +93,8 @@ struct Child {
   if (dup2(child.input, 0) < 0 || dup2(child.output, 1) < 0 || dup2(child.output, 2) < 0) {
     Fail(child.report, rank::kStageLog, errno);
   }
-  syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);  // all are CLOEXEC already; this also covers what we inherited
+  syscall(SYS_close_range, 3u, ~0u,
+          CLOSE_RANGE_CLOEXEC);  // all are CLOEXEC already; this also covers what we inherited
   RestoreLimits(limits);
   if (const int error = BecomeUser(spec); error != 0) Fail(child.report, rank::kStageUser, error);
   DieWithKeeper(child.keeper);  // changing credentials cleared it

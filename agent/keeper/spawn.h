@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts one rank: its own session, a pipe for its output, PDEATHSIG, clean signals, the user's ids, then exec. What goes wrong
-// between fork and exec comes back as {stage, errno} on a close-on-exec pipe, whose end of file means that exec worked.
+// Starts one rank: its own session, a pipe for its output, PDEATHSIG, clean signals, the user's ids, then exec. What
+// goes wrong between fork and exec comes back as {stage, errno} on a close-on-exec pipe, whose end of file means that
+// exec worked.
 #ifndef HOLDFAST_AGENT_KEEPER_SPAWN_H_
 #define HOLDFAST_AGENT_KEEPER_SPAWN_H_
 

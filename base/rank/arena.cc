@@ -11,7 +11,7 @@ struct TypeInfo {
 
 // Indexed by DType.
 constexpr TypeInfo kTypes[] = {
-    {nullptr, 0}, {"f32", 4}, {"f64", 8}, {"f16", 2}, {"bf16", 2},    {"i8", 1},      {"u8", 1},
+    {nullptr, 0}, {"f32", 4}, {"f64", 8}, {"f16", 2},  {"bf16", 2},    {"i8", 1},      {"u8", 1},
     {"i16", 2},   {"i32", 4}, {"i64", 8}, {"bool", 1}, {"f8_e4m3", 1}, {"f8_e5m2", 1},
 };
 constexpr uint32_t kTypeCount = sizeof(kTypes) / sizeof(kTypes[0]);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/rank/arena.h"
 
+#include <gtest/gtest.h>
 #include <stddef.h>
 #include <string.h>
 
 #include <memory>
 #include <string>
-
-#include <gtest/gtest.h>
 
 namespace holdfast::rank {
 namespace {
@@ -54,7 +53,8 @@ TEST_F(ArenaTest, ImpossibleNumbersAreRefused) {
 }
 
 TEST_F(ArenaTest, EveryWrongSizeOfTheMappingIsRefused) {
-  for (size_t bytes : {size_t{0}, size_t{64}, kArenaAlign, size_t{total_ - kArenaAlign}, size_t{total_ + kArenaAlign}}) {
+  for (size_t bytes :
+       {size_t{0}, size_t{64}, kArenaAlign, size_t{total_ - kArenaAlign}, size_t{total_ + kArenaAlign}}) {
     EXPECT_FALSE(Valid(bytes)) << bytes;
     EXPECT_NE(reason_, nullptr);
   }
@@ -77,6 +77,15 @@ TEST_F(ArenaTest, FlippedHeaderBitsNeverPassWithABufferOutside) {
     EXPECT_LE(h->table_bytes + h->data_capacity, h->buffer_stride) << bit;
   }
   EXPECT_GT(refused, 250);
+}
+
+// The worked example of docs/formats/rank.md, and the offsets it gives.
+TEST_F(ArenaTest, LayoutIsTheDocumentedOne) {
+  EXPECT_EQ(ArenaLayout(1 << 20, 10, 2, nullptr), 2117632u);
+  EXPECT_EQ(sizeof(TensorEntry), 432u);
+  EXPECT_EQ(offsetof(ArenaHeader, job), 56u);
+  EXPECT_EQ(offsetof(ArenaHeader, rank), 64u);
+  EXPECT_EQ(offsetof(ArenaHeader, buffer), 128u);
 }
 
 TEST_F(ArenaTest, TypesHaveNamesAndSizes) {

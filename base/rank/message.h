@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of the rank interface: one SOCK_SEQPACKET Unix socket between a rank and its keeper, one between keeper and
-// agent. A packet is a fixed 64-byte header, then, for the types that say so, `payload_bytes` bytes of payload; descriptors
-// travel by SCM_RIGHTS. docs/formats/rank.md describes every type and a worked example. No third party, no allocation.
+// The messages of the rank interface: one SOCK_SEQPACKET Unix socket between a rank and its keeper, one between keeper
+// and agent. A packet is a fixed 64-byte header, then, for the types that say so, `payload_bytes` bytes of payload;
+// descriptors travel by SCM_RIGHTS. docs/formats/rank.md describes every type and a worked example. No third party, no
+// allocation.
 //
 // All integers are little-endian host integers: the two ends are always on one machine.
 #ifndef HOLDFAST_BASE_RANK_MESSAGE_H_
@@ -30,13 +31,13 @@ enum MessageType : uint16_t {
   kMark = 6,         // args: phase. No reply; wakes the agent when a phase is worth an event (first step, done)
 
   // rank -> (keeper ->) agent: the rendezvous store of this attempt. Payload: key bytes, then value bytes.
-  kStoreSet = 16,      // args: key_bytes, value_bytes.               reply kStoreValue
-  kStoreGet = 17,      // args: key_bytes, 0, timeout_ms. Waits.      reply kStoreValue
-  kStoreCas = 18,      // args: key_bytes, expected_bytes, desired_bytes; payload key,expected,desired. reply kStoreValue
-  kStoreAdd = 19,      // args: key_bytes, 0, delta (i64).            reply kStoreValue with args[0] = the sum
-  kStoreWait = 20,     // args: key_bytes, 0, timeout_ms; payload is a list of keys, each with a u32 length before it
-  kStoreCheck = 21,    // as kStoreWait without waiting; reply args[0] = 1 when all keys exist
-  kStoreDelete = 22,   // args: key_bytes. reply args[0] = 1 when it existed
+  kStoreSet = 16,     // args: key_bytes, value_bytes.               reply kStoreValue
+  kStoreGet = 17,     // args: key_bytes, 0, timeout_ms. Waits.      reply kStoreValue
+  kStoreCas = 18,     // args: key_bytes, expected_bytes, desired_bytes; payload key,expected,desired. reply kStoreValue
+  kStoreAdd = 19,     // args: key_bytes, 0, delta (i64).            reply kStoreValue with args[0] = the sum
+  kStoreWait = 20,    // args: key_bytes, 0, timeout_ms; payload is a list of keys, each with a u32 length before it
+  kStoreCheck = 21,   // as kStoreWait without waiting; reply args[0] = 1 when all keys exist
+  kStoreDelete = 22,  // args: key_bytes. reply args[0] = 1 when it existed
 
   // replies
   kWelcome = 32,     // args: attempt, rank, world_size, snapshot_step or 0, snapshot_attempt
@@ -48,27 +49,27 @@ enum MessageType : uint16_t {
   kResend = 38,      // unsolicited: the agent is back; send the outstanding store request again
 
   // agent -> keeper
-  kAttach = 64,      // args: none. A new agent connection; the older one is closed. reply kState for each rank, then kStateEnd
-  kStart = 65,       // args: attempt; descriptor {spec file}. Starts the ranks of the attempt. reply kStarted or kError
-  kSignal = 66,      // args: signo, rank or kAllRanks, attempt. Whole process groups; SIGKILL also reaches descendants
-  kFence = 67,       // args: deadline on CLOCK_MONOTONIC in ns, 0 = none. Past it the keeper kills all ranks by itself
-  kDropArenas = 68,  // frees the arenas (job ended, or its layout changed)
+  kAttach = 64,  // args: none. Becomes the agent, the older one is closed. reply kState for each rank, then kStateEnd
+  kStart = 65,   // args: attempt; descriptor {spec file}. Starts the ranks of the attempt. reply kStarted or kError
+  kSignal = 66,  // args: signo, rank or kAllRanks, attempt. Whole process groups; SIGKILL also reaches descendants
+  kFence = 67,   // args: deadline on CLOCK_MONOTONIC in ns, 0 = none. Past it the keeper kills all ranks by itself
+  kDropArenas = 68,  // frees the arenas of ranks that do not run (job ended, or its layout changed). No reply
   kQuit = 69,        // ends the keeper when no rank lives; otherwise kError(EBUSY)
-  kReply = 70,       // a reply to a forwarded request: `peer` names the rank connection; payload starts with a whole packet
+  kReply = 70,       // a reply to a forwarded request: `peer` names the rank connection; payload: a whole packet
 
   // keeper -> agent
-  kState = 80,       // one rank: args: rank, pid, RankState, wait status, exit_mono_ns, attempt. descriptors {recorder[, arena]}
+  kState = 80,  // args: rank, pid, RankState, wait status, exit_mono_ns. descriptors {recorder[, arena]}
   kStateEnd = 81,
-  kStarted = 82,     // args: attempt, rank, pid. descriptors {recorder[, arena]}
-  kExited = 83,      // args: rank, pid, wait status (as waitid: code<<32|status), mono_ns, attempt
-  kStopped = 84,     // args: rank, pid, signo, mono_ns, attempt       (WSTOPPED)
-  kContinued = 85,   // args: rank, pid, 0, mono_ns, attempt           (WCONTINUED)
-  kForward = 86,     // a rank's request for the agent: `peer` names the connection; payload starts with the whole packet
-  kSealedNote = 87,  // args: rank, step, buffer, flags, attempt
-  kHelloNote = 88,   // args: rank, pid, mono_ns, attempt
-  kFenced = 89,      // args: mono_ns. The deadline passed and all ranks were killed
-  kStartFailed = 90, // args: rank, errno, stage (StartStage); payload: what failed (path)
-  kArenaNote = 91,   // args: rank; descriptor {arena}: a rank asked for its arena, here is the mapping for the agent
+  kStarted = 82,      // args: attempt, rank, pid. descriptors {recorder[, arena]}
+  kExited = 83,       // args: rank, pid, wait status (as waitid: code<<32|status), mono_ns, attempt
+  kStopped = 84,      // args: rank, pid, signo, mono_ns, attempt       (WSTOPPED)
+  kContinued = 85,    // args: rank, pid, 0, mono_ns, attempt           (WCONTINUED)
+  kForward = 86,      // args: rank, pid. From a rank, for the agent: `peer` is the connection; payload: a whole packet
+  kSealedNote = 87,   // args: rank, step, buffer, flags, attempt
+  kHelloNote = 88,    // args: rank, pid, mono_ns, attempt
+  kFenced = 89,       // args: mono_ns. The deadline passed and all ranks were killed
+  kStartFailed = 90,  // args: rank, errno, stage (StartStage); payload: what failed (path)
+  kArenaNote = 91,    // args: rank; descriptor {arena}: a rank asked for its arena, here is the mapping for the agent
 };
 
 enum RankState : uint32_t { kRankNone = 0, kRankRunning = 1, kRankStopped = 2, kRankExited = 3 };
@@ -94,13 +95,13 @@ struct Descriptors {
   int count = 0;
 };
 
-// Sends one packet. `payload` may be null when message.payload_bytes is 0. Returns 0, or -errno (-EAGAIN when the peer's
-// buffer is full and the socket is non-blocking). Never raises SIGPIPE.
+// Sends one packet. `payload` may be null when message.payload_bytes is 0. Returns 0, or -errno (-EAGAIN when the
+// peer's buffer is full and the socket is non-blocking). Never raises SIGPIPE.
 int SendMessage(int socket, const Message& message, const void* payload, const int* fds, int fd_count);
 
-// Receives one packet into `message`, its payload into `payload` (room for `payload_capacity` bytes). Returns 1, 0 at end of
-// file, or -errno: -EAGAIN nothing there, -EPROTO a short header, a foreign version, a wrong length or truncated payload (the
-// peer writes nonsense: close the connection). Received descriptors are CLOEXEC.
+// Receives one packet into `message`, its payload into `payload` (room for `payload_capacity` bytes). Returns 1, 0 at
+// end of file, or -errno: -EAGAIN nothing there, -EPROTO a short header, a foreign version, a wrong length or truncated
+// payload (the peer writes nonsense: close the connection). Received descriptors are CLOEXEC.
 int ReceiveMessage(int socket, Message* message, void* payload, size_t payload_capacity, Descriptors* descriptors);
 
 }  // namespace holdfast::rank

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,8 +13,6 @@
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace holdfast::rank {
 namespace {
@@ -48,7 +47,9 @@ class MessageTest : public ::testing::Test {
   char payload_[kPayloadBytesMax];
 };
 
-std::string Header(const Message& message) { return std::string(reinterpret_cast<const char*>(&message), sizeof(message)); }
+std::string Header(const Message& message) {
+  return std::string(reinterpret_cast<const char*>(&message), sizeof(message));
+}
 
 TEST_F(MessageTest, HeaderAndPayloadArriveUnchanged) {
   Message sent;
@@ -63,6 +64,28 @@ TEST_F(MessageTest, HeaderAndPayloadArriveUnchanged) {
   EXPECT_EQ(Header(got_), Header(sent));
   EXPECT_EQ(std::string(payload_, 8), "keyvalue");
   EXPECT_EQ(fds_.count, 0);
+}
+
+// The worked example of docs/formats/rank.md.
+TEST_F(MessageTest, BytesAreTheDocumentedOnes) {
+  Message m;
+  m.type = kWantArena;
+  m.attempt = 3;
+  m.request = 2;
+  m.args[0] = 1 << 20;
+  m.args[1] = 2;
+  m.args[2] = 10;
+  ASSERT_EQ(SendMessage(near_, m, nullptr, nullptr, 0), 0);
+  unsigned char raw[65];
+  ASSERT_EQ(recv(far_, raw, sizeof(raw), 0), 64);
+  std::string hex;
+  for (int i = 0; i < 64; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    hex += {kDigits[raw[i] >> 4], kDigits[raw[i] & 15]};
+  }
+  EXPECT_EQ(hex,
+            "0100020000000000030000000000000002000000000000000000100000000000"
+            "02000000000000000a0000000000000000000000000000000000000000000000");
 }
 
 TEST_F(MessageTest, TheLargestPayloadFits) {

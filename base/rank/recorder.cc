@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory order. Both seqlocks store their data with release and load it with acquire instead of using fences: a reader that
-// sees any datum of a write in progress also sees that write's odd sequence number in its second look. ThreadSanitizer
-// understands this form, and on x86 both are plain moves.
+// Memory order. Both seqlocks store their data with release and load it with acquire instead of using fences: a reader
+// that sees any datum of a write in progress also sees that write's odd sequence number in its second look.
+// ThreadSanitizer understands this form, and on x86 both are plain moves.
 #include "base/rank/recorder.h"
 
 #include <string.h>
@@ -10,9 +10,9 @@ namespace holdfast::rank {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr uint32_t kStepSlotsMax = 1u << 20;    // readers accept other builds' ring sizes up to this
+constexpr uint32_t kStepSlotsMax = 1u << 20;  // readers accept other builds' ring sizes up to this
 constexpr uint32_t kMessageBytesMax = 1u << 20;
-constexpr int kSeqlockTries = 1000;             // then the writer is taken for dead or stopped inside a write
+constexpr int kSeqlockTries = 1000;  // then the writer is taken for dead or stopped inside a write
 
 constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kStepRingOffset = RoundUp(sizeof(RecorderHeader), 128);
@@ -63,7 +63,8 @@ const char* Problem(const Geometry& g, size_t bytes) {
   if (!Inside(g.step_ring_offset, uint64_t{g.step_slots} * sizeof(StepSlot), g.header_bytes, bytes)) {
     return "recorder: the step ring leaves the mapping";
   }
-  if (!Inside(g.message_offset, g.message_bytes, g.header_bytes, bytes)) return "recorder: the message area leaves the mapping";
+  if (!Inside(g.message_offset, g.message_bytes, g.header_bytes, bytes))
+    return "recorder: the message area leaves the mapping";
   if (g.op_ring_offset != 0 || g.op_ring_bytes != 0) return "recorder: version 1 has no operation ring";
   return nullptr;
 }
@@ -106,7 +107,8 @@ void RecorderWriter::EnterPhase(Phase phase, uint64_t step, uint32_t micro_batch
 }
 
 void RecorderWriter::FinishStep(const StepRecord& record) {
-  auto* slot = reinterpret_cast<StepSlot*>(reinterpret_cast<char*>(header_) + kStepRingOffset) + record.step % kStepSlots;
+  auto* slot =
+      reinterpret_cast<StepSlot*>(reinterpret_cast<char*>(header_) + kStepRingOffset) + record.step % kStepSlots;
   const uint64_t slot_seq = slot->seq.load(std::memory_order_relaxed);
   slot->seq.store(slot_seq + 1, std::memory_order_relaxed);
   StoreRelease(&slot->step, record.step);
@@ -155,7 +157,9 @@ StopReason RecorderWriter::ShouldStop() const {
 
 uint64_t RecorderWriter::SaveRequests() const { return header_->control.save_request.load(std::memory_order_acquire); }
 
-bool RecorderWriter::AgentPresent() const { return header_->control.agent_present.load(std::memory_order_acquire) != 0; }
+bool RecorderWriter::AgentPresent() const {
+  return header_->control.agent_present.load(std::memory_order_acquire) != 0;
+}
 
 bool RecorderReader::Validate(const void* base, size_t bytes, const char** reason) {
   const char* problem = "recorder: smaller than its header";
@@ -167,8 +171,8 @@ bool RecorderReader::Validate(const void* base, size_t bytes, const char** reaso
 }
 
 RecorderReader::RecorderReader(void* base, size_t bytes) : header_(static_cast<RecorderHeader*>(base)), bytes_(bytes) {
-  // The rank may have changed the header since it was validated: one copy is checked and only that copy is used. A copy that
-  // fails leaves an empty geometry, on which every read is false.
+  // The rank may have changed the header since it was validated: one copy is checked and only that copy is used. A copy
+  // that fails leaves an empty geometry, on which every read is false.
   if (bytes_ < sizeof(RecorderHeader)) return;
   const Geometry g = CopyGeometry(header_);
   if (Problem(g, bytes_) != nullptr) return;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder: one memfd for each (rank, attempt), made and sealed (F_SEAL_SHRINK|F_SEAL_GROW) by the keeper, mapped by the
-// rank, the keeper and the agent. It stays readable when the rank is dead, stopped or in D state. docs/formats/rank.md.
+// The recorder: one memfd for each (rank, attempt), made and sealed (F_SEAL_SHRINK|F_SEAL_GROW) by the keeper, mapped
+// by the rank, the keeper and the agent. It stays readable when the rank is dead, stopped or in D state.
+// docs/formats/rank.md.
 //
-// Who writes what: the "control" line is written by keeper and agent and read by the rank; all else is written by the rank.
-// Readers treat everything as hostile: sizes are checked against the mapping, torn slots are reported, nothing is followed.
+// Who writes what: the "control" line is written by keeper and agent and read by the rank; all else is written by the
+// rank. Readers treat everything as hostile: sizes are checked against the mapping, torn slots are reported, nothing is
+// followed.
 #ifndef HOLDFAST_BASE_RANK_RECORDER_H_
 #define HOLDFAST_BASE_RANK_RECORDER_H_
 
@@ -19,11 +21,11 @@ inline constexpr uint32_t kStepSlots = 1024;
 inline constexpr uint32_t kMessageBytes = 2048;
 
 enum Phase : uint32_t {
-  kPhaseStart = 0,       // process started, nothing known
-  kPhaseInit = 1,        // imports, model construction
-  kPhaseCommInit = 2,    // rendezvous, communicators
+  kPhaseStart = 0,     // process started, nothing known
+  kPhaseInit = 1,      // imports, model construction
+  kPhaseCommInit = 2,  // rendezvous, communicators
   kPhaseRestore = 3,
-  kPhaseFirstStep = 4,   // also compilation
+  kPhaseFirstStep = 4,  // also compilation
   kPhaseData = 5,
   kPhaseForward = 6,
   kPhaseBackward = 7,
@@ -46,12 +48,13 @@ enum StopReason : uint32_t {
 
 // Written by keeper and agent.
 struct alignas(64) ControlLine {
-  std::atomic<uint64_t> attempt_current;       // a rank that was started for an older one stops before its next step or seal
-  std::atomic<uint32_t> should_stop;           // StopReason; the rank seals a last snapshot with persist and exits 0
-  std::atomic<uint32_t> agent_present;         // 1 while an agent is attached
-  std::atomic<uint64_t> newest_complete_step;  // newest snapshot known to be sealed by every rank of the attempt; 0 = none
-  std::atomic<uint64_t> fence_deadline_ns;     // CLOCK_MONOTONIC; 0 = none
-  std::atomic<uint64_t> save_request;          // raised by one for each `holdfast save`; rank 0 folds it into its next step
+  std::atomic<uint64_t> attempt_current;  // a rank that was started for an older one stops before its next step or seal
+  std::atomic<uint32_t> should_stop;      // StopReason; the rank seals a last snapshot with persist and exits 0
+  std::atomic<uint32_t> agent_present;    // 1 while an agent is attached
+  std::atomic<uint64_t>
+      newest_complete_step;                 // newest snapshot known to be sealed by every rank of the attempt; 0 = none
+  std::atomic<uint64_t> fence_deadline_ns;  // CLOCK_MONOTONIC; 0 = none
+  std::atomic<uint64_t> save_request;  // raised by one for each `holdfast save`; rank 0 folds it into its next step
   uint64_t reserved[2];
 };
 static_assert(sizeof(ControlLine) == 64);
@@ -59,14 +62,14 @@ static_assert(sizeof(ControlLine) == 64);
 // Written by the rank; a seqlock: `seq` is odd while the line changes.
 struct alignas(64) ProgressLine {
   std::atomic<uint64_t> seq;
-  std::atomic<uint64_t> step;            // the step being worked on; steps count from 1
-  std::atomic<uint64_t> steps_done;      // newest finished step
-  std::atomic<uint32_t> phase;           // Phase
+  std::atomic<uint64_t> step;        // the step being worked on; steps count from 1
+  std::atomic<uint64_t> steps_done;  // newest finished step
+  std::atomic<uint32_t> phase;       // Phase
   std::atomic<uint32_t> micro_batch;
-  std::atomic<uint64_t> phase_enter_ns;  // CLOCK_MONOTONIC
+  std::atomic<uint64_t> phase_enter_ns;      // CLOCK_MONOTONIC
   std::atomic<uint64_t> first_step_done_ns;  // CLOCK_MONOTONIC of the first step finished in this attempt; 0 = none yet
   std::atomic<uint64_t> first_step;          // which step that was
-  std::atomic<uint64_t> tick;            // grows with every mark
+  std::atomic<uint64_t> tick;                // grows with every mark
 };
 static_assert(sizeof(ProgressLine) == 64);
 
@@ -74,12 +77,12 @@ static_assert(sizeof(ProgressLine) == 64);
 struct alignas(64) StepSlot {
   std::atomic<uint64_t> seq;
   uint64_t step;
-  uint64_t samples;      // consumed since the start of the job
+  uint64_t samples;  // consumed since the start of the job
   double loss;
   double grad_norm;
   double lr;
   double tokens_per_s;
-  uint64_t done_ns;      // CLOCK_MONOTONIC
+  uint64_t done_ns;            // CLOCK_MONOTONIC
   uint64_t snapshot_stall_ns;  // time the training thread spent for this step's snapshot
   uint64_t reserved[7];
 };
@@ -161,8 +164,8 @@ class RecorderReader {
  public:
   // `bytes` is the size of the mapping. False (and a reason) for what is not a recorder of a version we read.
   static bool Validate(const void* base, size_t bytes, const char** reason);
-  // Requires that Validate returned true for the same mapping. The rank can still overwrite the header at any time, so the
-  // reader keeps its own copy of all offsets and sizes.
+  // Requires that Validate returned true for the same mapping. The rank can still overwrite the header at any time, so
+  // the reader keeps its own copy of all offsets and sizes.
   RecorderReader(void* base, size_t bytes);
   bool ReadProgress(Progress* out) const;               // false: torn (the rank died or was stopped inside a write)
   bool ReadStep(uint64_t step, StepRecord* out) const;  // false: not there, overwritten or torn

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/rank/recorder.h"
 
+#include <gtest/gtest.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -8,8 +9,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace holdfast::rank {
 namespace {
@@ -47,6 +46,17 @@ TEST_F(RecorderTest, SizeIsWholePagesAndTheHeaderSaysWhatItIs) {
   ASSERT_TRUE(RecorderReader::Validate(base_, RecorderBytes(), &reason)) << reason;
   EXPECT_EQ(header()->job, 42u);
   EXPECT_EQ(header()->control.attempt_current.load(), 3u);
+}
+
+// The offsets that docs/formats/rank.md gives.
+TEST_F(RecorderTest, LayoutIsTheDocumentedOne) {
+  EXPECT_EQ(sizeof(RecorderHeader), 320u);
+  EXPECT_EQ(offsetof(RecorderHeader, step_slots), 48u);
+  EXPECT_EQ(offsetof(RecorderHeader, control), 128u);
+  EXPECT_EQ(offsetof(RecorderHeader, progress), 192u);
+  EXPECT_EQ(offsetof(RecorderHeader, pid), 256u);
+  EXPECT_EQ(header()->step_ring_offset, 384u);
+  EXPECT_EQ(std::string(base_, 8), "HUFRECR1");
 }
 
 TEST_F(RecorderTest, ProgressAndStepsAreReadBack) {
@@ -129,7 +139,8 @@ TEST_F(RecorderTest, ReadersNeverSeeAMixOfTwoWrites) {
   std::thread writing([&] {
     RecorderWriter writer(base_);
     // One slot again and again: steps that are equal modulo the ring.
-    for (uint64_t i = 1; !stop.load(std::memory_order_relaxed); ++i) writer.FinishStep(Record(7 + (i % 2) * kStepSlots));
+    for (uint64_t i = 1; !stop.load(std::memory_order_relaxed); ++i)
+      writer.FinishStep(Record(7 + (i % 2) * kStepSlots));
   });
   int seen = 0;
   for (int i = 0; i < 2'000'000 && seen < 20'000; ++i) {
@@ -154,18 +165,24 @@ TEST_F(RecorderTest, EveryWrongSizeOfTheMappingIsRefused) {
   }
 }
 
-// Every bit of every field that the reader depends on: either refused, or reading stays inside the mapping (ASan watches).
+// Every bit of every field that the reader depends on: either refused, or reading stays inside the mapping (ASan
+// watches).
 TEST_F(RecorderTest, FlippedHeaderBitsAreRefusedOrHarmless) {
   struct Field {
     size_t offset, bytes;
     bool must_refuse;
   };
   const Field fields[] = {
-      {offsetof(RecorderHeader, magic), 8, true},           {offsetof(RecorderHeader, version), 4, true},
-      {offsetof(RecorderHeader, header_bytes), 4, false},   {offsetof(RecorderHeader, total_bytes), 8, true},
-      {offsetof(RecorderHeader, step_slots), 4, false},     {offsetof(RecorderHeader, message_bytes), 4, false},
-      {offsetof(RecorderHeader, step_ring_offset), 8, false}, {offsetof(RecorderHeader, message_offset), 8, false},
-      {offsetof(RecorderHeader, op_ring_offset), 8, true},  {offsetof(RecorderHeader, op_ring_bytes), 8, true},
+      {offsetof(RecorderHeader, magic), 8, true},
+      {offsetof(RecorderHeader, version), 4, true},
+      {offsetof(RecorderHeader, header_bytes), 4, false},
+      {offsetof(RecorderHeader, total_bytes), 8, true},
+      {offsetof(RecorderHeader, step_slots), 4, false},
+      {offsetof(RecorderHeader, message_bytes), 4, false},
+      {offsetof(RecorderHeader, step_ring_offset), 8, false},
+      {offsetof(RecorderHeader, message_offset), 8, false},
+      {offsetof(RecorderHeader, op_ring_offset), 8, true},
+      {offsetof(RecorderHeader, op_ring_bytes), 8, true},
   };
   const std::string pristine(base_, RecorderBytes());
   for (const Field& f : fields) {

@@ -91,7 +91,9 @@ class Decoder {
   }
 
  private:
-  bool Number(std::string_view text, uint64_t low, uint64_t high, uint64_t* out) { return ParseNumber(text, low, high, out); }
+  bool Number(std::string_view text, uint64_t low, uint64_t high, uint64_t* out) {
+    return ParseNumber(text, low, high, out);
+  }
   bool Number32(std::string_view text, uint64_t low, uint32_t* out) {
     uint64_t wide;
     if (!ParseNumber(text, low, std::numeric_limits<uint32_t>::max() - 1, &wide)) return false;
@@ -191,7 +193,8 @@ bool DecodeStartSpec(const std::string& text, StartSpec* out, std::string* reaso
       return false;
     }
     if (!decoder.Take(entry.substr(0, equals), entry.substr(equals + 1))) {
-      *reason = "start spec: '" + Shown(entry) + "': unknown key here, a repeated rank, too many, or a value out of range";
+      *reason =
+          "start spec: '" + Shown(entry) + "': unknown key here, a repeated rank, too many, or a value out of range";
       return false;
     }
     rest.remove_prefix(end + 1);

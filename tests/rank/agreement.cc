@@ -46,7 +46,8 @@ Error Agreement::Meet(const Wish& mine, Wish* all) {
   }
   std::string answer;
   if (Error error = session_->StoreGet(AnswerKey(meeting_), kMeetTimeoutMs, &answer)) return error;
-  if (answer.size() != 3) return {EPROTO, "meeting " + std::to_string(meeting_) + ": the answer '" + answer + "' is not one"};
+  if (answer.size() != 3)
+    return {EPROTO, "meeting " + std::to_string(meeting_) + ": the answer '" + answer + "' is not one"};
   all->snapshot_ready = answer[0] == 'r';
   all->stop = answer[1] == 's';
   all->save = answer[2] == 'p';

@@ -100,7 +100,8 @@ AgentSide::AgentSide(const std::string& socket_path) : socket_(ConnectTo(socket_
 
 void AgentSide::Send(Message message, const std::string& payload, int fd) {
   message.payload_bytes = static_cast<uint32_t>(payload.size());
-  EXPECT_EQ(rank::SendMessage(socket_.get(), message, payload.data(), &fd, fd >= 0 ? 1 : 0), 0) << "type " << message.type;
+  EXPECT_EQ(rank::SendMessage(socket_.get(), message, payload.data(), &fd, fd >= 0 ? 1 : 0), 0)
+      << "type " << message.type;
 }
 
 void AgentSide::SendRaw(const std::string& bytes) {
@@ -114,7 +115,8 @@ int AgentSide::ReceiveOne(int timeout_ms) {
   auto packet = std::make_unique<Packet>();
   packet->payload.resize(rank::kPayloadBytesMax);
   rank::Descriptors fds;
-  const int result = rank::ReceiveMessage(socket_.get(), &packet->message, packet->payload.data(), packet->payload.size(), &fds);
+  const int result =
+      rank::ReceiveMessage(socket_.get(), &packet->message, packet->payload.data(), packet->payload.size(), &fds);
   if (result <= 0) return 0;
   packet->payload.resize(packet->message.payload_bytes);
   for (int i = 0; i < fds.count; ++i) packet->fds.emplace_back(fds.fds[i]);
@@ -135,8 +137,9 @@ std::unique_ptr<Packet> AgentSide::Expect(uint16_t type, const std::function<boo
     if (left <= 0 || ReceiveOne(static_cast<int>(left)) <= 0) {
       ADD_FAILURE() << "no message of type " << type << " came" << (left <= 0 ? " in time" : "; the connection ended");
       for (const auto& kept : backlog_) {
-        GTEST_LOG_(INFO) << "came: type " << kept->message.type << " args " << kept->message.args[0] << " " << kept->message.args[1]
-                         << " " << kept->message.args[2] << " '" << kept->payload.substr(0, 200) << "'";
+        GTEST_LOG_(INFO) << "came: type " << kept->message.type << " args " << kept->message.args[0] << " "
+                         << kept->message.args[1] << " " << kept->message.args[2] << " '"
+                         << kept->payload.substr(0, 200) << "'";
       }
       return nullptr;
     }
@@ -203,16 +206,12 @@ bool TinyStore::Handle(const Packet& packet) {
   uint64_t number = 0;
   std::string value;
   switch (inner.type) {
-    case rank::kStoreSet:
-      values_[key] = body.substr(inner.args[0]);
-      break;
+    case rank::kStoreSet: values_[key] = body.substr(inner.args[0]); break;
     case rank::kStoreAdd:
       number = strtoull(values_[key].c_str(), nullptr, 10) + inner.args[2];
       values_[key] = std::to_string(number);
       break;
-    case rank::kStoreDelete:
-      number = values_.erase(key);
-      break;
+    case rank::kStoreDelete: number = values_.erase(key); break;
     default:  // a get that waits
       if (!values_.contains(key)) {
         waiting_.push_back({outer, inner, key});
@@ -276,7 +275,8 @@ void KeeperTest::TearDown() {
     EXPECT_NE(access(socket_.c_str(), F_OK), 0) << "the socket is left behind";
     EXPECT_NE(access((keeper_dir_ + "/pid").c_str(), F_OK), 0) << "the pid file is left behind";
   }
-  EXPECT_TRUE(Eventually([&] { return ProcessesWith("HOLDFAST_SOCKET=" + socket_).empty(); })) << "processes are left behind";
+  EXPECT_TRUE(Eventually([&] { return ProcessesWith("HOLDFAST_SOCKET=" + socket_).empty(); }))
+      << "processes are left behind";
   for (pid_t pid : ProcessesWith("HOLDFAST_SOCKET=" + socket_)) kill(pid, SIGKILL);
   if (HasFailure()) GTEST_LOG_(INFO) << ReadFile(keeper_dir_ + "/keeper.log");
 }
@@ -324,8 +324,9 @@ std::vector<pid_t> KeeperTest::StartRanks(AgentSide* agent, const rank::StartSpe
   SendStart(agent, spec);
   std::vector<pid_t> pids;
   for (const rank::RankSpec& r : spec.ranks) {
-    const auto started = agent->Expect(
-        rank::kStarted, [&](const Packet& p) { return p.message.args[0] == spec.attempt && p.message.args[1] == r.rank; });
+    const auto started = agent->Expect(rank::kStarted, [&](const Packet& p) {
+      return p.message.args[0] == spec.attempt && p.message.args[1] == r.rank;
+    });
     pids.push_back(started == nullptr ? -1 : static_cast<pid_t>(started->message.args[2]));
   }
   return pids;

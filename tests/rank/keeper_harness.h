@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: the real holdfast-keeper in a directory of its own, and a connection that speaks to it as the agent does. All waits end
-// by an event or by kDeadlineMs; what did not come is a test failure that names it.
+// For tests: the real holdfast-keeper in a directory of its own, and a connection that speaks to it as the agent does.
+// All waits end by an event or by kDeadlineMs; what did not come is a test failure that names it.
 #ifndef HOLDFAST_TESTS_RANK_KEEPER_HARNESS_H_
 #define HOLDFAST_TESTS_RANK_KEEPER_HARNESS_H_
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -13,8 +14,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/rank/message.h"
 #include "base/rank/start_spec.h"
@@ -70,8 +69,8 @@ class AgentSide {
 
   void Send(rank::Message message, const std::string& payload = "", int fd = -1);
   void SendRaw(const std::string& bytes);
-  // The next packet of this type, by arrival, that `wanted` accepts; others stay for later. Null (and a failure) at the deadline
-  // or at end of file.
+  // The next packet of this type, by arrival, that `wanted` accepts; others stay for later. Null (and a failure) at the
+  // deadline or at end of file.
   std::unique_ptr<Packet> Expect(uint16_t type, const std::function<bool(const Packet&)>& wanted = nullptr);
   std::unique_ptr<Packet> ExpectOfRank(uint16_t type, uint64_t rank);  // args[0] is the rank
   // What has arrived by now, without waiting; false at end of file.
@@ -124,7 +123,9 @@ class KeeperTest : public ::testing::Test {
 
   // A spec of `ranks` ranks that all run `args`.
   rank::StartSpec Spec(uint64_t attempt, uint32_t ranks, const std::vector<std::string>& args);
-  rank::StartSpec Shell(uint64_t attempt, const std::string& script) { return Spec(attempt, 1, {"/bin/sh", "-c", script}); }
+  rank::StartSpec Shell(uint64_t attempt, const std::string& script) {
+    return Spec(attempt, 1, {"/bin/sh", "-c", script});
+  }
   void SendStart(AgentSide* agent, const rank::StartSpec& spec);
   // Starts and waits for kStarted of every rank; the pids.
   std::vector<pid_t> StartRanks(AgentSide* agent, const rank::StartSpec& spec);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real keeper with holdfast-test-rank: memory that outlives ranks, an agent that comes and goes, and ranks that write nonsense.
+// The real keeper with holdfast-test-rank: memory that outlives ranks, an agent that comes and goes, and ranks that
+// write nonsense.
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -26,7 +27,8 @@ constexpr uint64_t kStateBytes = 64 << 10;
 
 class MemoryTest : public KeeperTest {
  protected:
-  std::unique_ptr<AgentSide> AttachWithStore(TinyStore** store, std::vector<std::unique_ptr<Packet>>* states = nullptr) {
+  std::unique_ptr<AgentSide> AttachWithStore(TinyStore** store,
+                                             std::vector<std::unique_ptr<Packet>>* states = nullptr) {
     // The packets of the attach itself are kept in order; requests only come after it.
     auto agent = Attach(states);
     if (store_ == nullptr) {
@@ -96,7 +98,8 @@ TEST_F(MemoryTest, RanksMeetTrainAndSealThroughTheKeeper) {
   TinyStore* store = nullptr;
   auto agent = AttachWithStore(&store);
   StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "6"}));
-  std::unique_ptr<Packet> notes[2] = {agent->ExpectOfRank(rank::kArenaNote, 0), agent->ExpectOfRank(rank::kArenaNote, 1)};
+  std::unique_ptr<Packet> notes[2] = {agent->ExpectOfRank(rank::kArenaNote, 0),
+                                      agent->ExpectOfRank(rank::kArenaNote, 1)};
   for (uint64_t r = 0; r < 2; ++r) {
     ASSERT_NE(notes[r], nullptr);
     ASSERT_NE(agent->ExpectOfRank(rank::kHelloNote, r), nullptr);
@@ -253,7 +256,8 @@ TEST_F(MemoryTest, RequestsOutstandingAtTheAgentsDeathAreSentAgainOnce) {
   agent->on_packet = nullptr;
   StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "3"}));
   const auto first = agent->Expect(rank::kForward);
-  const auto second = agent->Expect(rank::kForward, [&](const Packet& p) { return p.message.peer != first->message.peer; });
+  const auto second =
+      agent->Expect(rank::kForward, [&](const Packet& p) { return p.message.peer != first->message.peer; });
   ASSERT_NE(second, nullptr);
   agent->Close();
   agent = AttachWithStore(&store);
@@ -357,7 +361,7 @@ TEST_F(MemoryTest, NonsenseFromTheAgentClosesItsConnectionOnly) {
   Message reply;
   reply.type = rank::kReply;
   reply.peer = 4711;
-  agent->Send(reply);                          // shorter than a packet
+  agent->Send(reply);                           // shorter than a packet
   agent->Send(reply, std::string(64, '\xee'));  // not a packet
   Message alien;
   alien.type = rank::kHello;
@@ -375,7 +379,9 @@ TEST_F(MemoryTest, TheKeeperLeaksNoDescriptor) {
   auto agent = AttachWithStore(&store);
   const auto open = [&] {
     size_t count = 0;
-    for ([[maybe_unused]] const auto& fd : std::filesystem::directory_iterator("/proc/" + std::to_string(keeper_) + "/fd")) ++count;
+    for ([[maybe_unused]] const auto& fd :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(keeper_) + "/fd"))
+      ++count;
     return count;
   };
   size_t after_first = 0;
@@ -388,7 +394,8 @@ TEST_F(MemoryTest, TheKeeperLeaksNoDescriptor) {
       ASSERT_TRUE(Eventually([&] { return std::exchange(previous, open()) == open() && store->requests() > 0; }));
       after_first = open();
     } else {
-      EXPECT_TRUE(Eventually([&] { return open() <= after_first; })) << open() << " open, " << after_first << " after the first";
+      EXPECT_TRUE(Eventually([&] { return open() <= after_first; }))
+          << open() << " open, " << after_first << " after the first";
     }
   }
 }

@@ -49,7 +49,8 @@ TEST_F(KeeperTest, ExitCodesAndSignalsAreReportedAndKept) {
 
 TEST_F(KeeperTest, ARankIsALeaderWithItsOwnEnvironmentAndDirectory) {
   auto agent = Attach();
-  rank::StartSpec spec = Shell(1, "echo $A-$B-$RANK; pwd; echo $HOLDFAST_SOCKET; echo to stderr >&2; ps -o sid= -p $$; echo $$; cat");
+  rank::StartSpec spec =
+      Shell(1, "echo $A-$B-$RANK; pwd; echo $HOLDFAST_SOCKET; echo to stderr >&2; ps -o sid= -p $$; echo $$; cat");
   spec.env.push_back("A=common");
   spec.env.push_back("B=common");
   spec.ranks[0].env.push_back("B=own");
@@ -151,7 +152,8 @@ TEST_F(KeeperTest, WrongSignalsAreRefused) {
 
 TEST_F(KeeperTest, RanksDieWithTheKeeper) {
   auto agent = Attach();
-  const std::vector<pid_t> pids = StartRanks(agent.get(), Spec(1, 2, {"/bin/sh", "-c", "trap '' TERM HUP; exec sleep 1000"}));
+  const std::vector<pid_t> pids =
+      StartRanks(agent.get(), Spec(1, 2, {"/bin/sh", "-c", "trap '' TERM HUP; exec sleep 1000"}));
   KillKeeper();
   for (pid_t pid : pids) {
     EXPECT_TRUE(Eventually([&] { return !ProcessLives(pid); })) << pid;
@@ -164,8 +166,8 @@ TEST_F(KeeperTest, RanksDieWithTheKeeper) {
 
 TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
   auto agent = Attach();
-  // A child in its own session; one that was orphaned by a double fork; one that is orphaned, in its own session, ignores TERM and
-  // hides its environment.
+  // A child in its own session; one that was orphaned by a double fork; one that is orphaned, in its own session,
+  // ignores TERM and hides its environment.
   const std::string script =
       "deaf='trap \"\" TERM HUP INT; echo $$ > $0; sleep 1000; sleep 1000'\n"
       "setsid sh -c \"$deaf\" $DIR/session &\n"
@@ -176,8 +178,8 @@ TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
   rank::StartSpec spec = Spec(1, 2, {"/bin/sh", "-c", script});
   spec.ranks[1].args = {"/bin/sh", "-c", "(setsid sh -c 'echo $$ > $DIR/other; sleep 1000' & ); sleep 1000"};
   StartRanks(agent.get(), spec);
-  const pid_t session = PidFrom("session"), orphan = PidFrom("orphan"), hidden = PidFrom("hidden"), daemon = PidFrom("daemon"),
-              other = PidFrom("other");
+  const pid_t session = PidFrom("session"), orphan = PidFrom("orphan"), hidden = PidFrom("hidden"),
+              daemon = PidFrom("daemon"), other = PidFrom("other");
   Signal(agent.get(), SIGKILL, 0, 1);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
   for (pid_t pid : {session, orphan, daemon}) {
@@ -194,7 +196,9 @@ TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
 
 TEST_F(KeeperTest, DescendantsEndWithARankThatExitsByItself) {
   auto agent = Attach();
-  StartRanks(agent.get(), Shell(1, "(setsid sh -c 'echo $$ > $DIR/left; sleep 1000' & ); while [ ! -s $DIR/left ]; do :; done; exit 0"));
+  StartRanks(
+      agent.get(),
+      Shell(1, "(setsid sh -c 'echo $$ > $DIR/left; sleep 1000' & ); while [ ! -s $DIR/left ]; do :; done; exit 0"));
   const auto exited = agent->ExpectOfRank(rank::kExited, 0);
   ASSERT_NE(exited, nullptr);
   EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, 0));
@@ -323,11 +327,14 @@ TEST_F(KeeperTest, TheFenceKillsAllRanksAtItsDeadline) {
 TEST_F(KeeperTest, ALotOfOutputIsBoundedAndItsBothEndsAreKept) {
   auto agent = Attach();
   // 12 MB into a limit of 4 MiB.
-  rank::StartSpec spec = Shell(1, "echo the first line; seq -f '%.0f: a line of output that is long enough to matter' 200000; echo the last line");
+  rank::StartSpec spec = Shell(
+      1,
+      "echo the first line; seq -f '%.0f: a line of output that is long enough to matter' 200000; echo the last line");
   spec.log_limit_bytes = 4 << 20;
   StartRanks(agent.get(), spec);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
-  const std::string head = Log(0, 1), tail = ReadFile(LogPath(0, 1) + ".tail"), older = ReadFile(LogPath(0, 1) + ".tail.old");
+  const std::string head = Log(0, 1), tail = ReadFile(LogPath(0, 1) + ".tail"),
+                    older = ReadFile(LogPath(0, 1) + ".tail.old");
   EXPECT_EQ(head.substr(0, 15), "the first line\n");
   EXPECT_GE(head.size(), 64u << 10);
   EXPECT_TRUE(Eventually([&] { return ReadFile(LogPath(0, 1) + ".tail").ends_with("\nthe last line\n"); }));

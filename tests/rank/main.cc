@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast-test-rank: a training job without training. Restore or start; each step: work, update, agree with all ranks, snapshot.
-// It proves supervision and recovery without LibTorch. Exit status: 0 done or told to stop, 2 usage, 3 an error, 75 its attempt is over.
+// holdfast-test-rank: a training job without training. Restore or start; each step: work, update, agree with all ranks,
+// snapshot. It proves supervision and recovery without LibTorch. Exit status: 0 done or told to stop, 2 usage, 3 an
+// error, 75 its attempt is over.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -43,12 +44,16 @@ uint64_t MonoNs() {
 class Trainer {
  public:
   Trainer(const Options& options, Session* session)
-      : options_(options), session_(session), agreement_(session),
-        state_(options.seed, session->rank(), session->world_size(), options.bytes), tensors_(state_.Tensors()) {}
+      : options_(options),
+        session_(session),
+        agreement_(session),
+        state_(options.seed, session->rank(), session->world_size(), options.bytes),
+        tensors_(state_.Tensors()) {}
 
   int Run() {
     session_->EnterPhase(rank::kPhaseInit, 0);
-    if (Error error = session_->WantArena(ckpt::SnapshotBytes(tensors_), kBuffers, static_cast<uint32_t>(tensors_.size()))) {
+    if (Error error =
+            session_->WantArena(ckpt::SnapshotBytes(tensors_), kBuffers, static_cast<uint32_t>(tensors_.size()))) {
       return Fail(error);
     }
     session_->EnterPhase(rank::kPhaseRestore, 0);
@@ -60,8 +65,8 @@ class Trainer {
       if (Error error = Step(state_.step() + 1, &stopped)) return Fail(error);
     }
     session_->EnterPhase(rank::kPhaseDone, state_.step());
-    printf("rank %u attempt %llu: done at step %llu\n", session_->rank(), static_cast<unsigned long long>(session_->attempt()),
-           static_cast<unsigned long long>(state_.step()));
+    printf("rank %u attempt %llu: done at step %llu\n", session_->rank(),
+           static_cast<unsigned long long>(session_->attempt()), static_cast<unsigned long long>(state_.step()));
     return 0;
   }
 
@@ -79,14 +84,16 @@ class Trainer {
       if (Error error = session_->Restore(tensors_, &samples)) return error;
     } else if (options_.restore.rfind(kFromStore, 0) == 0) {
       std::string reason;
-      if (!RestoreFromStore(options_.restore.substr(kFromStore.size()), tensors_, &wanted, &samples, &reason)) return {EIO, reason};
+      if (!RestoreFromStore(options_.restore.substr(kFromStore.size()), tensors_, &wanted, &samples, &reason))
+        return {EIO, reason};
     }
     if (state_.step() != wanted || samples != wanted * session_->world_size()) {
-      return {EBADMSG, "restored state is of step " + std::to_string(state_.step()) + " with " + std::to_string(samples) +
-                           " samples, expected step " + std::to_string(wanted)};
+      return {EBADMSG, "restored state is of step " + std::to_string(state_.step()) + " with " +
+                           std::to_string(samples) + " samples, expected step " + std::to_string(wanted)};
     }
     printf("rank %u attempt %llu: starts after step %llu from '%s'\n", session_->rank(),
-           static_cast<unsigned long long>(session_->attempt()), static_cast<unsigned long long>(wanted), options_.restore.c_str());
+           static_cast<unsigned long long>(session_->attempt()), static_cast<unsigned long long>(wanted),
+           options_.restore.c_str());
     fflush(stdout);
     return {};
   }

@@ -27,7 +27,9 @@ bool Number(const char* text, uint64_t* out) {
 bool Pair(const char* text, uint64_t* step, int* number) {
   const char* colon = strchr(text, ':');
   uint64_t second = 0;
-  if (colon == nullptr || !Number(std::string(text, colon).c_str(), step) || !Number(colon + 1, &second) || second > 255) return false;
+  if (colon == nullptr || !Number(std::string(text, colon).c_str(), step) || !Number(colon + 1, &second) ||
+      second > 255)
+    return false;
   *number = static_cast<int>(second);
   return *step > 0;
 }
@@ -61,7 +63,8 @@ bool ParseOptions(int argc, char** argv, Options* o) {
   for (int i = 1; i < argc; i += 2) {
     const auto found = known.find(argv[i]);
     if (found == known.end() || i + 1 == argc || !found->second(argv[i + 1])) {
-      fprintf(stderr, "holdfast-test-rank: %s %s: not understood\n%s", argv[i], i + 1 < argc ? argv[i + 1] : "(no value)", kUsage);
+      fprintf(stderr, "holdfast-test-rank: %s %s: not understood\n%s", argv[i],
+              i + 1 < argc ? argv[i + 1] : "(no value)", kUsage);
       return false;
     }
   }
