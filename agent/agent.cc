@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of stopping: no new calls (server), no more calls to others (session, peers), the loop, then what the loop used.
+// Order of stopping: no new calls (server), no more calls to others (session, peers), the loop, then what the loop
+// used.
 #include "agent/agent.h"
 
 #include <pthread.h>
@@ -10,8 +11,8 @@
 
 #include <spdlog/spdlog.h>
 
-#include "absl/strings/str_cat.h"
 #include <grpc/support/time.h>
+#include "absl/strings/str_cat.h"
 
 #include "base/status.h"
 #include "proto/channel.h"
@@ -44,10 +45,11 @@ absl::Status Agent::Start() {
   HF_RETURN_IF_ERROR(started->get_future().get());
   HF_RETURN_IF_ERROR(Serve());
   Node* node = node_.get();
-  session_->Start({[node] { return node->Registration(); },
-                   [node](const v1::RegisterNodeResponse& response) { return node->Registered(response); },
-                   [node](const v1::DesiredState& state) { node->Desired(state); },
-                   [node](int64_t sent_ns, const v1::BeatResponse& response) { node->BeatAnswered(sent_ns, response); }});
+  session_->Start(
+      {[node] { return node->Registration(); },
+       [node](const v1::RegisterNodeResponse& response) { return node->Registered(response); },
+       [node](const v1::DesiredState& state) { node->Desired(state); },
+       [node](int64_t sent_ns, const v1::BeatResponse& response) { node->BeatAnswered(sent_ns, response); }});
   return absl::OkStatus();
 }
 

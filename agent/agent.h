@@ -31,8 +31,8 @@ class Agent {
 
   // Adopts keepers, serves, begins to speak to the scheduler. Requires the state directory's lock.
   absl::Status Start();
-  // Keepers and ranks go on. False when a save is still being written after `wait_ns`: then the process must end without returning
-  // through destructors (what is half written is found by the next agent).
+  // Keepers and ranks go on. False when a save is still being written after `wait_ns`: then the process must end
+  // without returning through destructors (what is half written is found by the next agent).
   bool Stop(int64_t wait_ns);
   // Grows while the main loop turns: the watchdog is fed only then.
   uint64_t Progress() const { return loop_ == nullptr ? 0 : loop_->Progress(); }

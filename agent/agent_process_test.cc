@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real agent, keeper and test rank under a fake scheduler.
 //
-// Fault model: processes die by SIGKILL or stop by SIGSTOP at moments the test chooses, and the scheduler goes away and comes back.
-// Not covered: a machine that loses its memory, disks that fail (ckpt tests), networks that lose packets.
+// Fault model: processes die by SIGKILL or stop by SIGSTOP at moments the test chooses, and the scheduler goes away
+// and comes back. Not covered: a machine that loses its memory, disks that fail (ckpt tests), networks that lose
+// packets.
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -29,7 +30,8 @@ const v1::RankEvent* Find(const FakeScheduler::Told& told, Event::Kind kind, uin
 }
 
 // The newest step that all ranks of these levels hold sealed, with the attempt that sealed it.
-std::pair<uint64_t, uint64_t> NewestComplete(const std::map<std::string, v1::NodeReport>& levels, uint32_t world_size) {
+std::pair<uint64_t, uint64_t> NewestComplete(const std::map<std::string, v1::NodeReport>& levels,
+                                             uint32_t world_size) {
   std::map<std::pair<uint64_t, uint64_t>, std::set<uint32_t>> holders;
   for (const auto& [unused, level] : levels) {
     for (const v1::JobOnNode& job : level.jobs()) {
@@ -301,13 +303,15 @@ TEST_F(AgentTest, ASchedulerThatIsAwayStopsNobodyAndLearnsEverything) {
 
 TEST_F(AgentTest, ASecondAgentOnTheSameStateIsRefused) {
   StartAgent("n0");
-  ASSERT_TRUE(scheduler_->WaitFor("registered", [](const FakeScheduler::Told& t) { return t.registrations.count("n0") != 0; }));
+  ASSERT_TRUE(scheduler_->WaitFor("registered",
+                                  [](const FakeScheduler::Told& t) { return t.registrations.count("n0") != 0; }));
   const pid_t first = agents_["n0"];
   StartAgent("n0");
   const int status = WaitForAgent("n0");
   agents_["n0"] = first;
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
-  EXPECT_NE(AgentLog("n0").find("is used by another agent (process " + std::to_string(first)), std::string::npos) << AgentLog("n0");
+  EXPECT_NE(AgentLog("n0").find("is used by another agent (process " + std::to_string(first)), std::string::npos)
+      << AgentLog("n0");
   EXPECT_TRUE(ProcessLives(first));
 }
 
@@ -327,7 +331,8 @@ TEST_F(AgentTest, ACommandThatDoesNotExistIsAFailedStart) {
 
 TEST_F(AgentTest, ARankThatWritesNonsenseHarmsItselfOnly) {
   StartAgent("n0");
-  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "20", "--step-ms", "10", "--nonsense-at", "5", "--fault-rank", "1"});
+  const v1::DesiredJob job =
+      Job(1, {"n0"}, 2, {"--steps", "20", "--step-ms", "10", "--nonsense-at", "5", "--fault-rank", "1"});
   Want(job);
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 1));
   StopAndWait(job, 2, v1::STOP_KIND_KILL);
@@ -378,11 +383,13 @@ TEST_F(AgentTest, DevicesThatChangeAreInTheNextBeat) {
   StartAgent("n0");
   const auto healthy = [](const FakeScheduler::Told& t, bool wanted) {
     const auto level = t.levels.find("n0");
-    return level != t.levels.end() && level->second.devices_size() == 2 && level->second.devices(0).healthy() == wanted;
+    return level != t.levels.end() && level->second.devices_size() == 2 &&
+           level->second.devices(0).healthy() == wanted;
   };
   ASSERT_TRUE(scheduler_->WaitFor("two devices", [&](const FakeScheduler::Told& t) { return healthy(t, true); }));
   const std::string file = dir_.path() + "/n0.devices.json";
-  std::ofstream(file + ".new") << R"({"devices":[{"id":"n0-gpu0","healthy":false,"reason":"XID 79"},{"id":"n0-gpu1"}]})";
+  std::ofstream(file + ".new")
+      << R"({"devices":[{"id":"n0-gpu0","healthy":false,"reason":"XID 79"},{"id":"n0-gpu1"}]})";
   std::filesystem::rename(file + ".new", file);
   ASSERT_TRUE(scheduler_->WaitFor("a sick device", [&](const FakeScheduler::Told& t) { return healthy(t, false); }));
   std::ofstream(file + ".new") << "{";

@@ -19,7 +19,7 @@ namespace holdfast::agent {
 namespace {
 
 constexpr int64_t kProbeDeadlineMs = 500;
-constexpr int kLogLookMs = 200;       // a followed log is looked at this often even if nothing seems to change
+constexpr int kLogLookMs = 200;  // a followed log is looked at this often even if nothing seems to change
 constexpr int64_t kLoopAnswerMs = 2000;
 constexpr size_t kLogChunkBytes = 256 << 10;
 
@@ -35,11 +35,12 @@ class StoreReactor final : public grpc::ServerUnaryReactor {
     const bool posted = loop_->Post([shared = shared_, node = node_, request] {
       NodeJob* job = node->FindJob(request.job());
       if (job == nullptr) {
-        return Answer(shared, absl::UnavailableError(absl::StrCat("j-", request.job(), " is not on this node (yet)")));
+        return Answer(shared,
+                      absl::UnavailableError(absl::StrCat("j-", request.job(), " is not on this node (yet)")));
       }
-      const uint64_t wait = job->StoreRequest(request.client(), request.packet(), [shared](absl::StatusOr<std::string> packet) {
-        Answer(shared, std::move(packet));
-      });
+      const uint64_t wait =
+          job->StoreRequest(request.client(), request.packet(),
+                            [shared](absl::StatusOr<std::string> packet) { Answer(shared, std::move(packet)); });
       MutexLock lock(shared->mutex);
       shared->job = request.job();
       shared->attempt = request.attempt();
@@ -109,7 +110,8 @@ grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* contex
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* context, const v1::ProbePeerRequest* request,
+grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* context,
+                                                  const v1::ProbePeerRequest* request,
                                                   v1::ProbePeerResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   response->set_last_heard_age_ms(-1);
@@ -131,7 +133,8 @@ grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* c
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AgentService::StoreRequest(grpc::CallbackServerContext*, const v1::StoreRequestRequest* request,
+grpc::ServerUnaryReactor* AgentService::StoreRequest(grpc::CallbackServerContext*,
+                                                     const v1::StoreRequestRequest* request,
                                                      v1::StoreRequestResponse* response) {
   auto* reactor = new StoreReactor(loop_, node_, response);
   reactor->Begin(*request);
@@ -168,7 +171,8 @@ grpc::Status AgentService::ReadLog(grpc::ServerContext* context, const v1::ReadL
                                    grpc::ServerWriter<v1::AgentLogChunk>* writer) {
   if (log_streams_.fetch_add(1) >= kLogStreamsMax) {
     log_streams_.fetch_sub(1);
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, absl::StrCat("more than ", kLogStreamsMax, " log streams of this node")};
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            absl::StrCat("more than ", kLogStreamsMax, " log streams of this node")};
   }
   const grpc::Status status = StreamLog(context, *request, writer);
   log_streams_.fetch_sub(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent serves: pings and probes for neighbours and the scheduler, store requests of other nodes' ranks, logs. Waiting store
-// requests hold no thread; a followed log holds one, at most kLogStreamsMax of them.
+// What an agent serves: pings and probes for neighbours and the scheduler, store requests of other nodes' ranks,
+// logs. Waiting store requests hold no thread; a followed log holds one, at most kLogStreamsMax of them.
 #ifndef HOLDFAST_AGENT_AGENT_SERVICE_H_
 #define HOLDFAST_AGENT_AGENT_SERVICE_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's main loop: one thread that owns all keeper and rank state. epoll over descriptors, timers, and an eventfd by which
-// other threads hand in work. Everything registered here is called on the loop's thread, with no lock held.
+// The agent's main loop: one thread that owns all keeper and rank state. epoll over descriptors, timers, and an
+// eventfd by which other threads hand in work. Everything registered here is called on the loop's thread, with no
+// lock held.
 //
 // Threads: Post, Stop and Progress may be called from any; all else only from the loop's thread (or before Run).
 #ifndef HOLDFAST_AGENT_EVENT_LOOP_H_
@@ -44,7 +45,7 @@ class EventLoop {
   int64_t Now() const { return clock_->MonoNs(); }
   const Clock* clock() const { return clock_; }
 
-  void Run();   // until Stop
+  void Run();  // until Stop
   void Stop();
   uint64_t Progress() const { return turns_.load(std::memory_order_relaxed); }  // grows while the loop turns
 

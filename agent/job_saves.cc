@@ -17,8 +17,12 @@ constexpr int64_t kOrderAgainNs = 1 * kNsPerSec;
 }  // namespace
 
 JobSaves::JobSaves(JobId job, EventLoop* loop, Saver* saver, std::function<void(const v1::PreparedSave&)> report)
-    : job_(job), loop_(loop), saver_(saver), report_(std::move(report)),
-      fence_(std::make_shared<std::atomic<uint64_t>>(0)), alive_(std::make_shared<bool>(true)) {}
+    : job_(job),
+      loop_(loop),
+      saver_(saver),
+      report_(std::move(report)),
+      fence_(std::make_shared<std::atomic<uint64_t>>(0)),
+      alive_(std::make_shared<bool>(true)) {}
 
 JobSaves::~JobSaves() { *alive_ = false; }
 
@@ -39,7 +43,8 @@ void JobSaves::Sealed(uint32_t rank, uint32_t buffer, uint64_t attempt, uint64_t
   });
   if (!taken) {
     saving_.erase(key);
-    spdlog::error("{}: rank {}: step {} is not saved: {} saves wait already", ToString(job_), rank, step, kSaverTasksMax);
+    spdlog::error("{}: rank {}: step {} is not saved: {} saves wait already", ToString(job_), rank, step,
+                  kSaverTasksMax);
   }
 }
 
@@ -54,7 +59,8 @@ void JobSaves::Keep(v1::PreparedSave save) {
 void JobSaves::ScanArena(uint32_t rank, const std::shared_ptr<Arena>& arena, bool fresh) {
   if (fresh) arena->ResetStuck();
   for (const SealedSnapshot& snapshot : arena->Sealed()) {
-    if (snapshot.persist && !snapshot.persisted) Sealed(rank, snapshot.buffer, snapshot.attempt, snapshot.step, arena);
+    if (snapshot.persist && !snapshot.persisted)
+      Sealed(rank, snapshot.buffer, snapshot.attempt, snapshot.step, arena);
   }
 }
 
@@ -65,7 +71,8 @@ void JobSaves::CollectPrepared(const std::map<uint32_t, std::shared_ptr<Arena>>&
       job_, store_, [this, alive, arenas](absl::StatusOr<std::vector<ckpt::RankManifest>> found) {
         if (!*alive) return;
         if (!found.ok()) {
-          spdlog::error("{}: prepared saves in {} cannot be listed: {}", ToString(job_), store_, found.status().ToString());
+          spdlog::error("{}: prepared saves in {} cannot be listed: {}", ToString(job_), store_,
+                        found.status().ToString());
           found = std::vector<ckpt::RankManifest>();
         }
         for (const ckpt::RankManifest& manifest : *found) {
@@ -129,7 +136,8 @@ void JobSaves::Ordered(const v1::CommitOrder& order, const absl::Status& status)
   });
 }
 
-void JobSaves::AddPrepared(uint64_t attempt, uint64_t acknowledged_step, size_t* bytes_left, v1::NodeReport* out) const {
+void JobSaves::AddPrepared(uint64_t attempt, uint64_t acknowledged_step, size_t* bytes_left,
+                           v1::NodeReport* out) const {
   for (const auto& [key, save] : prepared_) {
     v1::PreparedSave* copy = out->add_prepared();
     *copy = save;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The saves of one job on this node: which snapshots are being written, which are PREPARED and not yet decided, which commit
-// orders are carried out. All of it can be found again after a restart: in the arenas, in the store and in the orders, which are
-// a level. The loop's thread only.
+// The saves of one job on this node: which snapshots are being written, which are PREPARED and not yet decided, which
+// commit orders are carried out. All of it can be found again after a restart: in the arenas, in the store and in the
+// orders, which are a level. The loop's thread only.
 #ifndef HOLDFAST_AGENT_JOB_SAVES_H_
 #define HOLDFAST_AGENT_JOB_SAVES_H_
 
@@ -34,7 +34,8 @@ class JobSaves {
   void SetStore(const std::string& directory) { store_ = directory; }
 
   void Sealed(uint32_t rank, uint32_t buffer, uint64_t attempt, uint64_t step, std::shared_ptr<Arena> arena);
-  // After attaching to a keeper: what waits in an arena. `fresh` = this agent has just begun, so no save of it can be running.
+  // After attaching to a keeper: what waits in an arena. `fresh` = this agent has just begun, so no save of it can be
+  // running.
   void ScanArena(uint32_t rank, const std::shared_ptr<Arena>& arena, bool fresh);
   // After a restart: what an earlier agent prepared of these ranks.
   void CollectPrepared(const std::map<uint32_t, std::shared_ptr<Arena>>& arenas);
@@ -60,9 +61,9 @@ class JobSaves {
   std::shared_ptr<bool> alive_;                   // shared with callbacks that may come after the end of this object
   std::set<Key> saving_;
   std::map<Key, v1::PreparedSave> prepared_;
-  std::set<StepKey> ordered_;                // being carried out
-  std::set<StepKey> done_;                   // orders carried out and still in the level
-  std::map<StepKey, int64_t> failed_ns_;     // an order that failed, and when
+  std::set<StepKey> ordered_;             // being carried out
+  std::set<StepKey> done_;                // orders carried out and still in the level
+  std::map<StepKey, int64_t> failed_ns_;  // an order that failed, and when
   uint64_t commits_written_ = 0;
 };
 

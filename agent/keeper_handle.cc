@@ -16,8 +16,8 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr int64_t kConnectEveryNs = 2 * kNsPerMs;      // while a keeper comes up: it takes a few ms
-constexpr int64_t kConnectSlowlyNs = 100 * kNsPerMs;   // after kComplainAfterNs
+constexpr int64_t kConnectEveryNs = 2 * kNsPerMs;     // while a keeper comes up: it takes a few ms
+constexpr int64_t kConnectSlowlyNs = 100 * kNsPerMs;  // after kComplainAfterNs
 constexpr int64_t kComplainAfterNs = 5 * kNsPerSec;
 
 }  // namespace
@@ -103,7 +103,8 @@ void KeeperHandle::OnExit() {
   if (child_) {
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) == pid_) {
-      if (WIFEXITED(status)) absl::StrAppend(&why, ": it exited with ", WEXITSTATUS(status), "; see keeper.log beside it");
+      if (WIFEXITED(status))
+        absl::StrAppend(&why, ": it exited with ", WEXITSTATUS(status), "; see keeper.log beside it");
       if (WIFSIGNALED(status)) absl::StrAppend(&why, ": signal ", WTERMSIG(status));
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One keeper as the agent sees it, from the fork or the adoption to its death: started, connected to, connected to again when only
-// the connection broke, buried when the process is gone. The loop's thread only.
+// One keeper as the agent sees it, from the fork or the adoption to its death: started, connected to, connected to
+// again when only the connection broke, buried when the process is gone. The loop's thread only.
 #ifndef HOLDFAST_AGENT_KEEPER_HANDLE_H_
 #define HOLDFAST_AGENT_KEEPER_HANDLE_H_
 
@@ -25,7 +25,8 @@ class KeeperHandle {
     virtual ~Owner() = default;
     virtual void KeeperConnected() = 0;  // says kAttach now
     virtual void KeeperPacket(const rank::Message& message, std::string_view payload, std::vector<UniqueFd> fds) = 0;
-    // The process is gone. `connected`: it once could be talked to; otherwise it never came up and `why` says what is known.
+    // The process is gone. `connected`: it once could be talked to; otherwise it never came up and `why` says what is
+    // known.
     virtual void KeeperGone(bool connected, const std::string& why) = 0;
   };
 
@@ -54,7 +55,7 @@ class KeeperHandle {
   const KeeperCommand command_;
   Owner* const owner_;
   pid_t pid_ = 0;
-  bool child_ = false;       // of this agent: to be reaped
+  bool child_ = false;  // of this agent: to be reaped
   bool was_connected_ = false;
   UniqueFd pidfd_;
   std::unique_ptr<KeeperLink> link_;

@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop,
   address.sun_family = AF_UNIX;
   if (socket_path.size() >= sizeof address.sun_path) {
     return absl::InvalidArgumentError(absl::StrCat(socket_path, ": path of a socket has at most ",
-                                                   sizeof address.sun_path - 1, " bytes; use a shorter state directory"));
+                                                   sizeof address.sun_path - 1,
+                                                   " bytes; use a shorter state directory"));
   }
   std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -38,7 +39,8 @@ absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop,
   }
   ucred peer{};
   socklen_t length = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+    return ErrnoStatus(errno, "SO_PEERCRED");
   const std::string comm = ReadComm(peer.pid);
   if (comm != kKeeperComm) {
     return absl::FailedPreconditionError(
@@ -52,8 +54,12 @@ absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop,
 }
 
 KeeperLink::KeeperLink(EventLoop* loop, UniqueFd socket, pid_t pid, OnPacket on_packet, OnClosed on_closed)
-    : loop_(loop), socket_(std::move(socket)), pid_(pid), on_packet_(std::move(on_packet)),
-      on_closed_(std::move(on_closed)), alive_(std::make_shared<bool>(true)) {}
+    : loop_(loop),
+      socket_(std::move(socket)),
+      pid_(pid),
+      on_packet_(std::move(on_packet)),
+      on_closed_(std::move(on_closed)),
+      alive_(std::make_shared<bool>(true)) {}
 
 KeeperLink::~KeeperLink() {
   *alive_ = false;
@@ -79,7 +85,8 @@ bool KeeperLink::ReadAll() {
     if (got == -EAGAIN) return true;
     if (got == -EINTR) continue;
     if (got <= 0) {
-      Close(got == 0 ? "the keeper closed the connection" : absl::StrCat("reading from the keeper: ", std::strerror(-got)));
+      Close(got == 0 ? "the keeper closed the connection"
+                     : absl::StrCat("reading from the keeper: ", std::strerror(-got)));
       return false;
     }
     on_packet_(message, std::string_view(payload.data(), message.payload_bytes), std::move(fds));
@@ -107,8 +114,10 @@ void KeeperLink::Send(const rank::Message& message, std::string_view payload, in
   waiting_to_write_ = true;
   const int socket = socket_.get();
   loop_->Unwatch(socket);
-  const absl::Status watched = loop_->Watch(socket, EPOLLIN | EPOLLOUT, [this](uint32_t events) { OnEvents(events); });
-  if (!watched.ok() && close_timer_ == 0) close_timer_ = loop_->At(0, [this] { Close("cannot watch the connection"); });
+  const absl::Status watched =
+      loop_->Watch(socket, EPOLLIN | EPOLLOUT, [this](uint32_t events) { OnEvents(events); });
+  if (!watched.ok() && close_timer_ == 0)
+    close_timer_ = loop_->At(0, [this] { Close("cannot watch the connection"); });
 }
 
 void KeeperLink::Flush() {

@@ -30,9 +30,10 @@ class KeeperLink {
   // The connection is over; never called after the destructor. The handler may destroy the link.
   using OnClosed = std::function<void(const std::string& why)>;
 
-  // Connects without waiting. NOT_FOUND or UNAVAILABLE: nobody listens there (yet); FAILED_PRECONDITION: who listens is not a keeper.
-  static absl::StatusOr<std::unique_ptr<KeeperLink>> Connect(EventLoop* loop, const std::string& socket_path, OnPacket on_packet,
-                                                             OnClosed on_closed);
+  // Connects without waiting. NOT_FOUND or UNAVAILABLE: nobody listens there (yet); FAILED_PRECONDITION: who listens
+  // is not a keeper.
+  static absl::StatusOr<std::unique_ptr<KeeperLink>> Connect(EventLoop* loop, const std::string& socket_path,
+                                                             OnPacket on_packet, OnClosed on_closed);
   ~KeeperLink();
   KeeperLink(const KeeperLink&) = delete;
   KeeperLink& operator=(const KeeperLink&) = delete;

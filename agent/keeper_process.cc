@@ -43,7 +43,8 @@ std::vector<char*> KeeperEnvironment() {
   std::vector<char*> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    if (text.rfind("NOTIFY_SOCKET=", 0) == 0 || text.rfind("WATCHDOG_", 0) == 0 || text.rfind("LISTEN_", 0) == 0) continue;
+    if (text.rfind("NOTIFY_SOCKET=", 0) == 0 || text.rfind("WATCHDOG_", 0) == 0 || text.rfind("LISTEN_", 0) == 0)
+      continue;
     if (text.rfind("HOLDFAST_KILL_POINT=", 0) == 0) continue;
     env.push_back(*entry);
   }
@@ -70,14 +71,20 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
   posix_spawnattr_setsigdefault(&setup.attributes, &all);
   posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
-  std::vector<std::string> words = {command.binary, "--dir", command.directory, "--job", std::to_string(command.job),
-                                    "--max-ranks", std::to_string(command.ranks_max)};
+  std::vector<std::string> words = {command.binary,
+                                    "--dir",
+                                    command.directory,
+                                    "--job",
+                                    std::to_string(command.job),
+                                    "--max-ranks",
+                                    std::to_string(command.ranks_max)};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   std::vector<char*> env = KeeperEnvironment();
   pid_t pid = 0;
-  const int error = ::posix_spawnp(&pid, command.binary.c_str(), &setup.actions, &setup.attributes, argv.data(), env.data());
+  const int error =
+      ::posix_spawnp(&pid, command.binary.c_str(), &setup.actions, &setup.attributes, argv.data(), env.data());
   if (error != 0) return ErrnoStatus(error, absl::StrCat("start ", command.binary, " in ", command.directory));
   return pid;
 }

@@ -24,8 +24,8 @@ size_t CharacterBytes(const std::string& text, size_t at) {
   if (bytes == 1) return 1;
   const auto second = static_cast<unsigned char>(text[at + 1]);
   // Overlong forms, surrogates, and what lies beyond U+10FFFF.
-  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
-                   (first == 0xf4 && second > 0x8f);
+  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                   (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return bad ? 0 : bytes;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logs outlive their job: when a keeper's directory is removed its logs move to <node state>/logs/j-42, and the oldest beyond
-// kLogsKeptJobs jobs are removed.
+// Logs outlive their job: when a keeper's directory is removed its logs move to <node state>/logs/j-42, and the
+// oldest beyond kLogsKeptJobs jobs are removed.
 #ifndef HOLDFAST_AGENT_KEPT_LOGS_H_
 #define HOLDFAST_AGENT_KEPT_LOGS_H_
 

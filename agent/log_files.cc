@@ -137,7 +137,8 @@ std::string LogTail(const std::string& base, size_t bytes_max) {
   return text;
 }
 
-absl::Status KeepFailure(const std::string& base, const std::string& directory, uint32_t rank, const std::string& note) {
+absl::Status KeepFailure(const std::string& base, const std::string& directory, uint32_t rank,
+                         const std::string& note) {
   FileSystem* fs = PosixFileSystem();
   HF_ASSIGN_OR_RETURN(const bool there, fs->Exists(JoinPath(directory, "why.txt")));
   if (there) return absl::OkStatus();
@@ -147,8 +148,8 @@ absl::Status KeepFailure(const std::string& base, const std::string& directory, 
   const std::string head = ReadRange(segments, 0, std::min<uint64_t>(end, kFirstFailureHeadBytes));
   const uint64_t from = end > static_cast<uint64_t>(kFirstFailureTailBytes) ? end - kFirstFailureTailBytes : 0;
   HF_RETURN_IF_ERROR(fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".head.log")), head));
-  HF_RETURN_IF_ERROR(
-      fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".tail.log")), ReadRange(segments, from, end)));
+  HF_RETURN_IF_ERROR(fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".tail.log")),
+                                          ReadRange(segments, from, end)));
   return fs->WriteFileDurably(JoinPath(directory, "why.txt"), note);
 }
 

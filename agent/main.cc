@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast-agent: parse, lock, start, wait for a signal, stop in reverse. Signals are blocked before any thread exists and read
-// from a descriptor here; the second one ends the process at once.
+// holdfast-agent: parse, lock, start, wait for a signal, stop in reverse. Signals are blocked before any thread
+// exists and read from a descriptor here; the second one ends the process at once.
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -42,7 +42,8 @@ void WaitForSignal(int signals, const Agent& agent) {
     seen = now;
   }
   signalfd_siginfo info{};
-  if (::read(signals, &info, sizeof info) > 0) spdlog::info("signal {}: stopping; keepers and ranks go on", info.ssi_signo);
+  if (::read(signals, &info, sizeof info) > 0)
+    spdlog::info("signal {}: stopping; keepers and ranks go on", info.ssi_signo);
 }
 
 int Refuse(const absl::Status& status) {

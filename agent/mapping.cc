@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<Mapping>> Mapping::Map(UniqueFd fd, size_t bytes_
     return absl::InvalidArgumentError("a shared descriptor is not a memfd sealed against shrinking");
   }
   if (bytes == 0 || bytes > bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("a shared memfd has ", bytes, " bytes; 1 to ", bytes_max, " are allowed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a shared memfd has ", bytes, " bytes; 1 to ", bytes_max, " are allowed"));
   }
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", bytes, " shared bytes"));
@@ -39,7 +40,8 @@ Mapping::~Mapping() { ::munmap(data_, bytes_); }
 absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Map(UniqueFd fd) {
   HF_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Map(std::move(fd), kRecorderBytesMax));
   const char* reason = "";
-  if (!rank::RecorderReader::Validate(mapping->data(), mapping->bytes(), &reason)) return absl::InvalidArgumentError(reason);
+  if (!rank::RecorderReader::Validate(mapping->data(), mapping->bytes(), &reason))
+    return absl::InvalidArgumentError(reason);
   return std::unique_ptr<Recorder>(new Recorder(std::move(mapping)));
 }
 
@@ -65,7 +67,11 @@ std::vector<SealedSnapshot> Arena::Sealed() const {
     rank::BufferHeader& header = Header(i);
     const uint32_t state = header.state.load(std::memory_order_acquire);
     if (state != rank::kBufferSealed && state != rank::kBufferWriting) continue;
-    SealedSnapshot snapshot{i, header.attempt, header.step, header.layout_hash, header.persist != 0,
+    SealedSnapshot snapshot{i,
+                            header.attempt,
+                            header.step,
+                            header.layout_hash,
+                            header.persist != 0,
                             header.persisted.load(std::memory_order_acquire) != 0};
     // Begun to be refilled while we looked: it is not what we read any more.
     const uint32_t after = header.state.load(std::memory_order_acquire);
@@ -79,7 +85,8 @@ bool Arena::Claim(uint32_t buffer, uint64_t attempt, uint64_t step) {
   rank::BufferHeader& header = Header(buffer);
   uint32_t expected = rank::kBufferSealed;
   if (!header.state.compare_exchange_strong(expected, rank::kBufferWriting, std::memory_order_acq_rel)) return false;
-  if (header.attempt == attempt && header.step == step && header.persist != 0 && header.persisted.load() == 0) return true;
+  if (header.attempt == attempt && header.step == step && header.persist != 0 && header.persisted.load() == 0)
+    return true;
   header.state.store(rank::kBufferSealed, std::memory_order_release);
   return false;
 }

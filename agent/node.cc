@@ -16,19 +16,24 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr int64_t kPollNs = 20 * kNsPerMs;          // recorders, pending stops
-constexpr int64_t kSlowPollNs = 200 * kNsPerMs;     // cgroups
+constexpr int64_t kPollNs = 20 * kNsPerMs;       // recorders, pending stops
+constexpr int64_t kSlowPollNs = 200 * kNsPerMs;  // cgroups
 constexpr int64_t kDeviceLookNs = 200 * kNsPerMs;
 constexpr int64_t kUnknownLookNs = 60 * kNsPerSec;
 constexpr int64_t kPingDeadlineMs = 1000;
-constexpr size_t kBeatManifestBytesMax = 6 << 20;   // manifests of prepared saves in one beat
+constexpr size_t kBeatManifestBytesMax = 6 << 20;  // manifests of prepared saves in one beat
 constexpr size_t kUnknownMax = 256;
 
 }  // namespace
 
 Node::Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices, Saver* saver,
            WorkQueue* files, PeerClient* peers, Uplink* uplink)
-    : loop_(loop), options_(options), devices_(std::move(devices)), saver_(saver), files_(files), peers_(peers),
+    : loop_(loop),
+      options_(options),
+      devices_(std::move(devices)),
+      saver_(saver),
+      files_(files),
+      peers_(peers),
       uplink_(uplink) {}
 
 Node::~Node() {
@@ -64,12 +69,13 @@ absl::Status Node::LoadStateUuid() {
 absl::Status Node::Registered(const v1::RegisterNodeResponse& response) {
   if (response.state_uuid() != state_uuid_) {
     if (!state_uuid_.empty() && !jobs_.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("this node runs jobs of state ", state_uuid_, ", but the scheduler at ", options_.scheduler,
-                       " has state ", response.state_uuid(), "; point the agent at its scheduler, or end those jobs and remove ",
-                       options_.state_dir, "/state_uuid"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "this node runs jobs of state ", state_uuid_, ", but the scheduler at ", options_.scheduler, " has state ",
+          response.state_uuid(), "; point the agent at its scheduler, or end those jobs and remove ",
+          options_.state_dir, "/state_uuid"));
     }
-    HF_RETURN_IF_ERROR(PosixFileSystem()->WriteFileDurably(JoinPath(options_.state_dir, "state_uuid"), response.state_uuid()));
+    HF_RETURN_IF_ERROR(
+        PosixFileSystem()->WriteFileDurably(JoinPath(options_.state_dir, "state_uuid"), response.state_uuid()));
     state_uuid_ = response.state_uuid();
   }
   if (response.scheduler_epoch() != scheduler_epoch_) {

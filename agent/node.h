@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All jobs of this node, its devices and its fence: what the scheduler wants comes in, beats and edges go out. The loop's thread
-// only; `Uplink` is how it speaks to the scheduler.
+// All jobs of this node, its devices and its fence: what the scheduler wants comes in, beats and edges go out. The
+// loop's thread only; `Uplink` is how it speaks to the scheduler.
 #ifndef HOLDFAST_AGENT_NODE_H_
 #define HOLDFAST_AGENT_NODE_H_
 
@@ -37,8 +37,8 @@ class Uplink {
 
 class Node {
  public:
-  Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices, Saver* saver, WorkQueue* files,
-       PeerClient* peers, Uplink* uplink);
+  Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices, Saver* saver,
+       WorkQueue* files, PeerClient* peers, Uplink* uplink);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

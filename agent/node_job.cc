@@ -23,7 +23,7 @@ namespace holdfast::agent {
 namespace {
 
 constexpr int64_t kLeftBehindAgainNs = 5 * kNsPerMs;
-constexpr int64_t kLeftBehindDirtyNs = 5 * kNsPerSec;    // past it the node is reported dirty
+constexpr int64_t kLeftBehindDirtyNs = 5 * kNsPerSec;  // past it the node is reported dirty
 constexpr int64_t kLeftBehindSlowNs = 500 * kNsPerMs;
 constexpr int64_t kForgetAgainNs = 50 * kNsPerMs;
 constexpr size_t kStderrTailBytes = 8 << 10;
@@ -54,14 +54,17 @@ absl::Status MakeDir(const std::string& path, mode_t mode) {
 }  // namespace
 
 NodeJob::NodeJob(JobId id, const JobContext& context)
-    : id_(id), context_(context), dir_(context.options->KeeperDir(id)),
+    : id_(id),
+      context_(context),
+      dir_(context.options->KeeperDir(id)),
       keeper_(context.loop, {context.options->keeper_binary, dir_, id.value, kRanksPerNodeMax}, this),
-      saves_(id, context.loop, context.saver, context.emit_prepared), alive_(std::make_shared<bool>(true)) {}
+      saves_(id, context.loop, context.saver, context.emit_prepared),
+      alive_(std::make_shared<bool>(true)) {}
 
 NodeJob::~NodeJob() {
   *alive_ = false;
   if (wake_timer_ != 0) context_.loop->Cancel(wake_timer_);
-  FlushSteps(true);
+  FlushSteps(!AnyAlive());
 }
 
 bool NodeJob::AnyAlive() const {
@@ -137,7 +140,8 @@ void NodeJob::RaiseFence(uint64_t attempt) {
     if (rank.recorder == nullptr) continue;
     // Never lowered: an agent before this one may have known a newer attempt.
     std::atomic<uint64_t>& current = rank.recorder->control()->attempt_current;
-    if (current.load(std::memory_order_acquire) < fence_attempt_) current.store(fence_attempt_, std::memory_order_release);
+    if (current.load(std::memory_order_acquire) < fence_attempt_)
+      current.store(fence_attempt_, std::memory_order_release);
   }
   saves_.RaiseFence(fence_attempt_);
   if (store_ != nullptr && store_->attempt() < fence_attempt_) {
@@ -211,7 +215,8 @@ absl::Status NodeJob::PrepareStart(uint64_t attempt, UniqueFd* spec_file) {
   const bool serves = started_.placement().nodes(0).node() == context_.options->node;
   rendezvous_ = serves ? "" : started_.rendezvous_address();
   if (serves) OpenStore(attempt, false);
-  if (serves && store_ == nullptr) return absl::UnavailableError("the rendezvous store cannot be opened; see the agent's log");
+  if (serves && store_ == nullptr)
+    return absl::UnavailableError("the rendezvous store cannot be opened; see the agent's log");
   return absl::OkStatus();
 }
 
@@ -351,7 +356,8 @@ void NodeJob::FlushSteps(bool last) {
   const uint64_t lost = step_log_->lost_steps();
   const absl::Status status = step_log_->Append(rank->second.attempt, *rank->second.recorder, last);
   if (step_log_->lost_steps() != lost) {
-    spdlog::error("{}: {} steps left the recorder before they were logged", ToString(id_), step_log_->lost_steps() - lost);
+    spdlog::error("{}: {} steps left the recorder before they were logged", ToString(id_),
+                  step_log_->lost_steps() - lost);
   }
   const std::string error = status.ok() ? "" : status.ToString();
   if (error != step_error_ && !error.empty()) spdlog::error("{}: step log: {}", ToString(id_), error);
@@ -385,7 +391,8 @@ v1::RankReport NodeJob::EmptyReport(uint64_t attempt) const {
 void NodeJob::Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns, const std::string& detail) {
   v1::RankEvent event;
   event.set_kind(kind);
-  *event.mutable_rank() = rank == nullptr ? EmptyReport(started_attempt_) : rank->Report(id_.value, context_.loop->Now());
+  *event.mutable_rank() =
+      rank == nullptr ? EmptyReport(started_attempt_) : rank->Report(id_.value, context_.loop->Now());
   event.set_detail(detail);
   if (kind == v1::RankEvent::KIND_EXITED && rank != nullptr && rank->fsm.exit_code() != 0) {
     event.set_stderr_tail(ToUtf8(LogTail(LogBase(log_dir(), rank->rank, rank->attempt), kStderrTailBytes)));
@@ -418,8 +425,9 @@ void NodeJob::KeepEvidence(const LocalRank& rank) {
   if (stop_.kind != StopKind::kNone || fence_attempt_ > rank.attempt || evidence_attempt_ == rank.attempt) return;
   evidence_attempt_ = rank.attempt;
   const std::string directory = JoinPath(context_.options->JobDir(id_), absl::StrCat("failure.", rank.attempt));
-  const std::string note = absl::StrCat("job ", ToString(id_), " attempt ", rank.attempt, " rank ", rank.rank, " on node ",
-                                        context_.options->node, ": ", DescribeExit(rank.fsm.exit_code()), "\n");
+  const std::string note =
+      absl::StrCat("job ", ToString(id_), " attempt ", rank.attempt, " rank ", rank.rank, " on node ",
+                   context_.options->node, ": ", DescribeExit(rank.fsm.exit_code()), "\n");
   const std::string base = LogBase(log_dir(), rank.rank, rank.attempt);
   const bool taken = context_.files->Push([base, directory, rank = rank.rank, note] {
     const absl::Status kept = KeepFailure(base, directory, rank, note);
@@ -435,7 +443,9 @@ bool NodeJob::WantsFence() const {
   return witness && AnyAlive();
 }
 
-int64_t NodeJob::fence_ms() const { return started_.spec().fence_ms() != 0 ? started_.spec().fence_ms() : kFenceMsDefault; }
+int64_t NodeJob::fence_ms() const {
+  return started_.spec().fence_ms() != 0 ? started_.spec().fence_ms() : kFenceMsDefault;
+}
 
 void NodeJob::SetFence(int64_t deadline_ns) {
   rank::Message message;

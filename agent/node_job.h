@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job on this node: its keeper, its ranks, its saves, its rendezvous store, and what the scheduler wants of it. Reconcile()
-// is called after everything that changes and carries out what the pure core says.
+// One job on this node: its keeper, its ranks, its saves, its rendezvous store, and what the scheduler wants of it.
+// Reconcile() is called after everything that changes and carries out what the pure core says.
 //
 //   node_job.cc           orders: reconcile, start, stop, forget
 //   node_job_keeper.cc    what the keeper says; adoption; the keeper's end
@@ -47,7 +47,7 @@ struct JobContext {
   EventLoop* loop;
   const NodeOptions* options;
   Saver* saver;
-  WorkQueue* files;      // evidence
+  WorkQueue* files;  // evidence
   PeerClient* peers;
   const std::string* state_uuid;
   bool simulated_devices;
@@ -81,8 +81,8 @@ class NodeJob final : private KeeperHandle::Owner {
   void AddReport(int64_t now_ns, v1::NodeReport* out) const;
   void AddPrepared(size_t* bytes_left, v1::NodeReport* out) const;
 
-  // A rank of another node asks the store that this node serves. `reply` gets a packet, or "" when the caller is gone, or
-  // UNAVAILABLE: not yet, ask again. Returns a number for AbandonStoreWait, 0 when answered.
+  // A rank of another node asks the store that this node serves. `reply` gets a packet, or "" when the caller is
+  // gone, or UNAVAILABLE: not yet, ask again. Returns a number for AbandonStoreWait, 0 when answered.
   using StoreReply = std::function<void(absl::StatusOr<std::string>)>;
   uint64_t StoreRequest(uint64_t client, const std::string& packet, StoreReply reply);
   void AbandonStoreWait(uint64_t attempt, uint64_t wait);
@@ -151,12 +151,12 @@ class NodeJob final : private KeeperHandle::Owner {
 
   std::optional<v1::DesiredJob> desired_;
   std::map<uint32_t, LocalRank> ranks_;
-  rank::StartSpec spec_;          // of started_attempt_
-  v1::DesiredJob started_;        // the order it was started by
-  bool known_ = false;            // the directory exists
-  bool attached_ = false;         // the keeper told its state
+  rank::StartSpec spec_;    // of started_attempt_
+  v1::DesiredJob started_;  // the order it was started by
+  bool known_ = false;      // the directory exists
+  bool attached_ = false;   // the keeper told its state
   bool first_attach_ = true;
-  bool burying_ = false;          // the keeper is dead, its ranks are being made sure of
+  bool burying_ = false;  // the keeper is dead, its ranks are being made sure of
   int64_t burying_since_ns_ = 0;
   std::string keeper_error_;
   int keeper_failures_ = 0;
@@ -166,8 +166,8 @@ class NodeJob final : private KeeperHandle::Owner {
 
   uint64_t fence_attempt_ = 0;
   uint64_t started_attempt_ = 0;
-  uint64_t told_attempt_ = 0;     // newest that the keeper named while it told its state
-  std::set<uint32_t> starting_;   // ranks that the keeper has not yet answered for
+  uint64_t told_attempt_ = 0;    // newest that the keeper named while it told its state
+  std::set<uint32_t> starting_;  // ranks that the keeper has not yet answered for
   StopState stop_;
   uint64_t stop_reported_ = 0;
   bool left_behind_ = false;
@@ -178,11 +178,11 @@ class NodeJob final : private KeeperHandle::Owner {
   std::unique_ptr<StepLog> step_log_;
   std::string step_error_;
   std::unique_ptr<JobStore> store_;
-  std::string rendezvous_;        // address of the agent that serves the store; empty: this one
+  std::string rendezvous_;  // address of the agent that serves the store; empty: this one
   std::map<uint32_t, std::shared_ptr<Forward>> forwards_;  // by connection; also held by calls under way
   uint64_t wake_timer_ = 0;
   int64_t wake_at_ns_ = 0;
-  std::shared_ptr<bool> alive_;   // also held by callbacks that may come after the end of this object
+  std::shared_ptr<bool> alive_;  // also held by callbacks that may come after the end of this object
 };
 
 }  // namespace holdfast::agent

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the keeper says, and what to do when it is there already or is gone.
 //
-// Adoption: a live keeper tells everything, so what it says wins over what the directory says. Of a dead one only the directory is
-// left: the newest spec names the ranks, `exits` tells how some of them ended, the others died with it.
+// Adoption: a live keeper tells everything, so what it says wins over what the directory says. Of a dead one only the
+// directory is left: the newest spec names the ranks, `exits` tells how some of them ended, the others died with it.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -49,6 +49,10 @@ void NodeJob::Adopt() {
   started_attempt_ = NewestSpec();
   LoadSpec(started_attempt_);
   LoadExits();
+  first_attach_ = false;
+  std::map<uint32_t, std::shared_ptr<Arena>> no_memory;
+  for (const auto& [number, unused] : ranks_) no_memory[number] = nullptr;
+  saves_.CollectPrepared(no_memory);
   KeeperGone(true, "the keeper died while no agent was here");
 }
 
@@ -79,12 +83,14 @@ void NodeJob::LoadSpec(uint64_t attempt) {
   }
   const std::string order = ReadSmallFile(JoinPath(dir_, absl::StrCat("desired.", attempt))).value_or("");
   if (order.empty() || !started_.ParseFromString(order)) {
-    spdlog::error("{}: desired.{} is not readable; the rendezvous store waits for the scheduler", ToString(id_), attempt);
+    spdlog::error("{}: desired.{} is not readable; the rendezvous store waits for the scheduler", ToString(id_),
+                  attempt);
     started_.Clear();
   }
-  const bool serves = started_.placement().nodes_size() > 0 && started_.placement().nodes(0).node() == context_.options->node;
+  const bool serves =
+      started_.placement().nodes_size() > 0 && started_.placement().nodes(0).node() == context_.options->node;
   rendezvous_ = serves ? "" : started_.rendezvous_address();
-  saves_.SetStore(EnvValue(spec_.env, "HOLDFAST_STORE_DIR"));
+  if (const std::string store = EnvValue(spec_.env, "HOLDFAST_STORE_DIR"); !store.empty()) saves_.SetStore(store);
 }
 
 void NodeJob::LoadExits() {
@@ -92,7 +98,8 @@ void NodeJob::LoadExits() {
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     unsigned long long attempt = 0, pid = 0, status = 0, at_ns = 0;
     unsigned rank = 0;
-    if (std::sscanf(std::string(line).c_str(), "%llu %u %llu %llu %llu", &attempt, &rank, &pid, &status, &at_ns) != 5) continue;
+    if (std::sscanf(std::string(line).c_str(), "%llu %u %llu %llu %llu", &attempt, &rank, &pid, &status, &at_ns) != 5)
+      continue;
     LocalRank* known = FindRank(rank, attempt);
     if (known == nullptr) continue;
     known->pid = static_cast<pid_t>(pid);
@@ -125,7 +132,8 @@ void NodeJob::KeeperPacket(const rank::Message& message, std::string_view payloa
     case rank::kForward: OnForward(message, payload); break;
     case rank::kError: OnError(message, payload); break;
     case rank::kFenced:
-      spdlog::error("{}: attempt {}: the fence deadline passed; the keeper stopped all ranks", ToString(id_), started_attempt_);
+      spdlog::error("{}: attempt {}: the fence deadline passed; the keeper stopped all ranks", ToString(id_),
+                    started_attempt_);
       Emit(v1::RankEvent::KIND_FENCED, nullptr, static_cast<int64_t>(message.args[0]), "the fence deadline passed");
       break;
     case rank::kHelloNote:
@@ -138,7 +146,9 @@ void NodeJob::KeeperPacket(const rank::Message& message, std::string_view payloa
         TakeMemory(rank, std::move(both));
       }
       break;
-    default: spdlog::warn("{}: the keeper sends a message of type {}, which this agent does not know", ToString(id_), message.type);
+    default:
+      spdlog::warn("{}: the keeper sends a message of type {}, which this agent does not know", ToString(id_),
+                   message.type);
   }
 }
 
@@ -182,7 +192,6 @@ void NodeJob::OnState(const rank::Message& message, std::vector<UniqueFd> fds) {
       rank.fsm.Started(now);
       rank.LookFrozen();
       EmitEdges(&rank, message.args[2] == rank::kRankStopped ? rank.fsm.Stopped(now) : rank.fsm.Continued(now));
-      rank.hello = rank.hello || (rank.recorder != nullptr && begins);
       break;
     case rank::kRankExited:
       EmitEdges(&rank, rank.fsm.Exited(message.args[3], static_cast<int64_t>(message.args[4])));
@@ -217,8 +226,10 @@ void NodeJob::OnStateEnd() {
     }
   }
   if (step_log_ == nullptr && started_attempt_ != 0) OpenStepLog();
-  if (store_ == nullptr && started_attempt_ == fence_attempt_ && started_attempt_ != 0) OpenStore(started_attempt_, true);
-  spdlog::info("{}: attached to keeper {}: attempt {}, {} ranks", ToString(id_), keeper_.pid(), started_attempt_, ranks_.size());
+  if (store_ == nullptr && started_attempt_ == fence_attempt_ && started_attempt_ != 0)
+    OpenStore(started_attempt_, true);
+  spdlog::info("{}: attached to keeper {}: attempt {}, {} ranks", ToString(id_), keeper_.pid(), started_attempt_,
+               ranks_.size());
   FlushSteps(!AnyAlive());
   Reconcile();
 }
@@ -240,8 +251,9 @@ void NodeJob::OnStartFailed(const rank::Message& message, std::string_view paylo
   LocalRank* rank = FindRank(message.args[0], message.attempt);
   if (rank == nullptr) return;
   starting_.erase(rank->rank);
-  rank->start_error = absl::StrCat(StageName(message.args[2]), " '", absl::string_view(payload.data(), payload.size()), "': ",
-                                   std::strerror(static_cast<int>(message.args[1])));
+  rank->start_error =
+      absl::StrCat(StageName(message.args[2]), " '", absl::string_view(payload.data(), payload.size()),
+                   "': ", std::strerror(static_cast<int>(message.args[1])));
   spdlog::error("{}: rank {}: {}", ToString(id_), rank->rank, rank->start_error);
   EmitEdges(rank, rank->fsm.StartFailed(context_.loop->Now()));
   if (starting_.empty()) Reconcile();
@@ -272,7 +284,8 @@ void NodeJob::OnSealed(const rank::Message& message) {
 }
 
 void NodeJob::OnError(const rank::Message& message, std::string_view payload) {
-  const std::string text = absl::StrCat(absl::string_view(payload.data(), payload.size()), " (errno ", message.args[0], ")");
+  const std::string text =
+      absl::StrCat(absl::string_view(payload.data(), payload.size()), " (errno ", message.args[0], ")");
   spdlog::error("{}: the keeper refuses: {}", ToString(id_), text);
   if (message.request == kQuitRequest) quitting_ = false;
   if (message.request == kStartRequest && desired_.has_value()) {
@@ -312,7 +325,8 @@ void NodeJob::BuryRanks() {
     if (KillFound(process)) absl::StrAppend(&still, still.empty() ? "" : ", ", process.pid);
   }
   for (const auto& [unused, rank] : ranks_) {
-    if (rank.fsm.Alive() && rank.pidfd.valid() && !PidfdExited(rank.pidfd)) absl::StrAppend(&still, " rank ", rank.rank);
+    if (rank.fsm.Alive() && rank.pidfd.valid() && !PidfdExited(rank.pidfd))
+      absl::StrAppend(&still, " rank ", rank.rank);
   }
   const int64_t now = context_.loop->Now();
   if (!still.empty()) {

@@ -13,12 +13,12 @@ namespace holdfast::agent {
 
 struct NodeOptions {
   std::string node;
-  std::string state_dir;   // of this node; absolute
-  std::string jobs_dir;    // absolute; <jobs_dir>/j-42/steps.jsonl
-  std::string scheduler;   // endpoint
-  std::string devices;     // for MakeDeviceProvider
-  std::string listen;      // HOST:PORT, empty: the Unix socket only
-  std::string address;     // where other agents reach this one
+  std::string state_dir;  // of this node; absolute
+  std::string jobs_dir;   // absolute; <jobs_dir>/j-42/steps.jsonl
+  std::string scheduler;  // endpoint
+  std::string devices;    // for MakeDeviceProvider
+  std::string listen;     // HOST:PORT, empty: the Unix socket only
+  std::string address;    // where other agents reach this one
   std::string boot_id;
   uint64_t epoch = 0;
   std::string keeper_binary;

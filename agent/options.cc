@@ -28,7 +28,9 @@ constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr char kLongestSocket[] = "/keepers/j-9999999999/sock";
 constexpr size_t kProbeBytes = 64 << 10;
 
-bool IsLoopback(const std::string& host) { return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0; }
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
+}
 
 absl::Status ValidateListen(bool insecure, NodeOptions* options) {
   if (options->listen.empty()) {
@@ -40,8 +42,10 @@ absl::Status ValidateListen(bool insecure, NodeOptions* options) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: '", options->listen, "' is not HOST:PORT"));
   }
   if (!insecure && !IsLoopback(options->listen.substr(0, colon))) {
-    return absl::InvalidArgumentError(absl::StrCat("--listen: ", options->listen, " is reachable from other machines and the "
-                                                   "connection is not encrypted; add --insecure to say that this is wanted"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: ", options->listen,
+                     " is reachable from other machines and the "
+                     "connection is not encrypted; add --insecure to say that this is wanted"));
   }
   options->address = options->listen;
   return absl::OkStatus();
@@ -57,8 +61,9 @@ absl::Status ProbeDirectory(const std::string& directory) {
     const std::string bytes(kProbeBytes, '\0');
     const ssize_t n = ::write(fd.get(), bytes.data(), bytes.size());
     if (n != static_cast<ssize_t>(bytes.size()) || ::fsync(fd.get()) != 0) {
-      status = ErrnoStatus(n >= 0 && n < static_cast<ssize_t>(bytes.size()) ? ENOSPC : errno,
-                           absl::StrCat("state directory ", directory, " has no room; free some, or choose another by --state"));
+      status = ErrnoStatus(
+          n >= 0 && n < static_cast<ssize_t>(bytes.size()) ? ENOSPC : errno,
+          absl::StrCat("state directory ", directory, " has no room; free some, or choose another by --state"));
     }
   }
   ::unlink(path.c_str());
@@ -76,8 +81,9 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode) {
 }  // namespace
 
 bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
-  CLI::App app("Supervises the ranks of training jobs on one node. Started by systemd, by `holdfast up`, or by a workload "
-               "manager; keepers and ranks go on when it ends.");
+  CLI::App app(
+      "Supervises the ranks of training jobs on one node. Started by systemd, by `holdfast up`, or by a workload "
+      "manager; keepers and ranks go on when it ends.");
   app.set_version_flag("--version", std::string("holdfast-agent ") + kAgentVersion);
   bool insecure = false;
   app.add_option("--node", out->node, "Name of this node: letters, digits, '.', '_', '-'")->required();
@@ -108,7 +114,8 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
         absl::StrCat("--node: '", options->node, "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
   }
   if (options->scheduler.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("--scheduler: '", options->scheduler, "' is neither unix:/path nor HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--scheduler: '", options->scheduler, "' is neither unix:/path nor HOST:PORT"));
   }
   std::error_code error;
   options->state_dir = std::filesystem::absolute(options->state_dir, error).lexically_normal().string();
@@ -116,9 +123,9 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   while (options->state_dir.size() > 1 && options->state_dir.back() == '/') options->state_dir.pop_back();
   if (options->state_dir.size() + std::strlen(kLongestSocket) > kSocketPathMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--state: state directory path too long: '", options->state_dir, "' has ", options->state_dir.size(),
-                     " bytes; at most ", kSocketPathMax - std::strlen(kLongestSocket), ", because a Unix socket's path has at most ",
-                     kSocketPathMax, "; use a shorter path"));
+        absl::StrCat("--state: state directory path too long: '", options->state_dir, "' has ",
+                     options->state_dir.size(), " bytes; at most ", kSocketPathMax - std::strlen(kLongestSocket),
+                     ", because a Unix socket's path has at most ", kSocketPathMax, "; use a shorter path"));
   }
   HF_RETURN_IF_ERROR(ValidateListen(insecure, options));
   options->boot_id = ReadSmallFile("/proc/sys/kernel/random/boot_id").value_or("unknown");
@@ -142,8 +149,9 @@ absl::StatusOr<UniqueFd> TakeStateDirectory(const NodeOptions& options) {
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const std::string holder = ReadSmallFile(path, 64).value_or("");
-    return absl::AlreadyExistsError(absl::StrCat("state directory ", options.state_dir, " is used by another agent (process ",
-                                                 holder.empty() ? "unknown" : holder, "); stop that one or choose another --state"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("state directory ", options.state_dir, " is used by another agent (process ",
+                     holder.empty() ? "unknown" : holder, "); stop that one or choose another --state"));
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {

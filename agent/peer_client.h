@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls on other agents, without a thread for each: store requests of our ranks, pings of witnesses. Answers come on the loop's
-// thread. One channel for each address, kept while it is used.
-// Threads: the loop's; Shutdown from any, once, after which nothing is called any more.
+// Calls on other agents, without a thread for each: store requests of our ranks, pings of witnesses. Answers come on
+// the loop's thread. One channel for each address, kept while it is used. Threads: the loop's; Shutdown from any,
+// once, after which nothing is called any more.
 #ifndef HOLDFAST_AGENT_PEER_CLIENT_H_
 #define HOLDFAST_AGENT_PEER_CLIENT_H_
 

@@ -51,7 +51,9 @@ bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& sta
   return true;
 }
 
-bool IsCgroup2(const std::string& directory) { return ::access(absl::StrCat(directory, "/cgroup.procs").c_str(), F_OK) == 0; }
+bool IsCgroup2(const std::string& directory) {
+  return ::access(absl::StrCat(directory, "/cgroup.procs").c_str(), F_OK) == 0;
+}
 
 std::optional<uint64_t> Counter(const std::string& path, std::string_view key) {
   const std::optional<std::string> text = ReadSmallFile(path);
@@ -59,7 +61,8 @@ std::optional<uint64_t> Counter(const std::string& path, std::string_view key) {
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
     uint64_t value = 0;
-    if (std::string_view(parts.first.data(), parts.first.size()) == key && absl::SimpleAtoi(parts.second, &value)) return value;
+    if (std::string_view(parts.first.data(), parts.first.size()) == key && absl::SimpleAtoi(parts.second, &value))
+      return value;
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes sealed snapshots to their store directories and puts commit records there, on one thread of its own. Results come back on
-// the loop's thread. A failed save never stops training: its buffer is given back and the failure is reported.
+// Writes sealed snapshots to their store directories and puts commit records there, on one thread of its own. Results
+// come back on the loop's thread. A failed save never stops training: its buffer is given back and the failure is
+// reported.
 #ifndef HOLDFAST_AGENT_SAVER_H_
 #define HOLDFAST_AGENT_SAVER_H_
 
@@ -38,8 +39,8 @@ class Saver {
     std::string store;
     std::shared_ptr<std::atomic<uint64_t>> fence;  // newest attempt; also the job's, which raises it while this waits
   };
-  // `done` gets the save with its manifest, or with its error, or nothing when the snapshot was superseded or its attempt is over.
-  // False: too much is waiting already.
+  // `done` gets the save with its manifest, or with its error, or nothing when the snapshot was superseded or its
+  // attempt is over. False: too much is waiting already.
   bool Save(Persist what, std::function<void(std::optional<v1::PreparedSave>)> done);
 
   // Puts the commit record into the store, or removes what was prepared.

@@ -117,7 +117,8 @@ void Session::FollowMain() {
 }
 
 absl::Status Session::Register() {
-  const std::optional<v1::RegisterNodeRequest> request = AskLoop<v1::RegisterNodeRequest>(loop_, callbacks_.registration);
+  const std::optional<v1::RegisterNodeRequest> request =
+      AskLoop<v1::RegisterNodeRequest>(loop_, callbacks_.registration);
   if (!request.has_value()) return absl::UnavailableError("the agent's loop does not answer");
   grpc::ClientContext context;
   proto::PrepareContext(&context, kRegisterDeadlineMs);
@@ -189,7 +190,8 @@ void Session::BeatMain() {
     // A scheduler that does not know us, or another one than we registered with: begin anew.
     const bool unknown = status.error_code() == grpc::StatusCode::NOT_FOUND ||
                          status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
-    if (unknown || (status.ok() && response.scheduler_epoch() != 0 && response.scheduler_epoch() != epoch)) Reconnect();
+    if (unknown || (status.ok() && response.scheduler_epoch() != 0 && response.scheduler_epoch() != epoch))
+      Reconnect();
   }
 }
 
@@ -206,13 +208,20 @@ void Session::SendPrepared(v1::PreparedSave save, int64_t at_ns) {
 }
 
 void Session::ReportMain() {
+  uint64_t dropped_told = 0;
   while (true) {
     v1::ReportEventsRequest request;
+    uint64_t dropped = 0;
     {
       MutexLock lock(mutex_);
       while (!stop_ && !(registered_ && !events_.empty())) changed_.Wait(mutex_);
       if (stop_) return;
       events_.MakeBatch(loop_->Now(), &request);
+      dropped = events_.dropped();
+    }
+    if (dropped != dropped_told) {
+      spdlog::warn("{} events were dropped while the scheduler was away; the beats tell the level", dropped);
+      dropped_told = dropped;
     }
     request.set_node(options_.node);
     request.set_boot_id(options_.boot_id);
@@ -224,10 +233,12 @@ void Session::ReportMain() {
     const grpc::Status status = stub_->ReportEvents(&context, request, &response);
     EndCall(&report_call_);
     const bool refused = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
-    if (refused) spdlog::error("scheduler refuses events (sequence {}): {}", request.sequence(), status.error_message());
+    if (refused)
+      spdlog::error("scheduler refuses events (sequence {}): {}", request.sequence(), status.error_message());
     MutexLock lock(mutex_);
     if (status.ok() || refused) {
-      events_.Acknowledge(request.sequence());  // what is refused once is refused for ever: the next beat tells the level
+      events_.Acknowledge(
+          request.sequence());  // what is refused once is refused for ever: the next beat tells the level
     } else if (!stop_) {
       changed_.WaitForNs(mutex_, kReportAgainNs);
     }

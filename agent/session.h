@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's session with its scheduler: registers, beats, follows the desired state, reports edges. It survives every kind of
-// outage: it connects again for ever (back-off 50 ms to 1 s), edges wait in a bounded queue, and nothing else stops meanwhile.
+// The agent's session with its scheduler: registers, beats, follows the desired state, reports edges. It survives
+// every kind of outage: it connects again for ever (back-off 50 ms to 1 s), edges wait in a bounded queue, and
+// nothing else stops meanwhile.
 //
-// Threads: three of its own (follow, beat, report), started by Start and joined by Stop. Uplink is called on the loop's thread; the
-// callbacks are called on the loop's thread.
+// Threads: three of its own (follow, beat, report), started by Start and joined by Stop. Uplink is called on the
+// loop's thread; the callbacks are called on the loop's thread.
 #ifndef HOLDFAST_AGENT_SESSION_H_
 #define HOLDFAST_AGENT_SESSION_H_
 

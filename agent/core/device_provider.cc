@@ -40,7 +40,8 @@ absl::StatusOr<v1::Device> ParseDevice(const json& entry, size_t index) {
       device.set_healthy(value.get<bool>());
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat(field, ": ", value.dump(), " is not allowed; fields are id, kind, reason (text), memory_bytes (whole "
+          absl::StrCat(field, ": ", value.dump(),
+                       " is not allowed; fields are id, kind, reason (text), memory_bytes (whole "
                        "number), healthy (true or false)"));
     }
   }
@@ -71,14 +72,16 @@ class SimulatedDevices final : public DeviceProvider {
     const FileStamp stamp{info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, info.st_ino};
     if (stamp == stamp_) return false;
     if (info.st_size > kDeviceFileBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat(path_, ": ", info.st_size, " bytes; at most ", kDeviceFileBytesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ": ", info.st_size, " bytes; at most ", kDeviceFileBytesMax));
     }
     std::string text(static_cast<size_t>(info.st_size), '\0');
     const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
     if (got < 0) return ErrnoStatus(errno, absl::StrCat("read ", path_));
     text.resize(static_cast<size_t>(got));
     absl::StatusOr<std::vector<v1::Device>> parsed = ParseSimulatedDevices(text);
-    if (!parsed.ok()) return Annotate(parsed.status(), path_);  // the stamp stays old: said again until it is repaired
+    if (!parsed.ok())
+      return Annotate(parsed.status(), path_);  // the stamp stays old: said again until it is repaired
     stamp_ = stamp;
     if (Same(*parsed)) return false;
     devices_ = *std::move(parsed);
@@ -114,7 +117,8 @@ class NoDevices final : public DeviceProvider {
 absl::StatusOr<std::vector<v1::Device>> ParseSimulatedDevices(const std::string& text) {
   const json document = json::parse(text, nullptr, false);
   if (document.is_discarded()) return absl::InvalidArgumentError("not JSON (cut short or malformed)");
-  if (!document.is_object() || !document.contains("devices") || !document["devices"].is_array() || document.size() != 1) {
+  if (!document.is_object() || !document.contains("devices") || !document["devices"].is_array() ||
+      document.size() != 1) {
     return absl::InvalidArgumentError("expected one object with one field \"devices\", a list");
   }
   const json& list = document["devices"];

@@ -27,8 +27,8 @@ class DeviceProvider {
   virtual const std::vector<v1::Device>& devices() const = 0;
 };
 
-// "none", or "simulated:FILE" (JSON, read again whenever it changes; the first reading must succeed). Anything else is
-// INVALID_ARGUMENT listing what exists.
+// "none", or "simulated:FILE" (JSON, read again whenever it changes; the first reading must succeed). Anything else
+// is INVALID_ARGUMENT listing what exists.
 absl::StatusOr<std::unique_ptr<DeviceProvider>> MakeDeviceProvider(const std::string& description);
 
 // {"devices":[{"id":"n0-gpu0","kind":"simulated","memory_bytes":85899345920,"healthy":true,"reason":""}, ...]}.

@@ -12,7 +12,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr char kTwo[] =
-    R"({"devices":[{"id":"n0-gpu0","kind":"simulated","memory_bytes":85899345920,"healthy":true,"reason":""},{"id":"n0-gpu1"}]})";
+    R"({"devices":[{"id":"n0-gpu0","kind":"simulated","memory_bytes":85899345920,"healthy":true,"reason":""},)"
+    R"({"id":"n0-gpu1"}]})";
 
 class Devices : public testing::Test {
  protected:

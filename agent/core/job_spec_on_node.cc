@@ -89,8 +89,8 @@ absl::Status SetUser(const v1::JobSpec& spec, const NodeFacts& facts, rank::Star
   }
   if (spec.uid() != facts.agent_uid) {
     return absl::PermissionDeniedError(
-        absl::StrCat("spec.uid: the job belongs to uid ", spec.uid(), " but the agent of node ", facts.node, " runs as uid ",
-                     facts.agent_uid, " and cannot become another user; run that agent as root"));
+        absl::StrCat("spec.uid: the job belongs to uid ", spec.uid(), " but the agent of node ", facts.node,
+                     " runs as uid ", facts.agent_uid, " and cannot become another user; run that agent as root"));
   }
   out->uid = facts.agent_uid;
   out->gid = facts.agent_gid;
@@ -121,7 +121,8 @@ std::string RestoreWord(const v1::StartPoint& point, const std::string& store) {
   switch (point.source()) {
     case v1::StartPoint::SOURCE_SNAPSHOT: return absl::StrCat("snapshot:", ref.step(), ".", ref.attempt());
     case v1::StartPoint::SOURCE_CHECKPOINT:
-      return absl::StrCat("checkpoint:", store, ":", ToString(CheckpointId{JobId{ref.job()}, ref.attempt(), ref.step()}));
+      return absl::StrCat("checkpoint:", store, ":",
+                          ToString(CheckpointId{JobId{ref.job()}, ref.attempt(), ref.step()}));
     default: return "scratch";
   }
 }
@@ -132,8 +133,8 @@ absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const 
     return absl::InvalidArgumentError(absl::StrCat("placement: has no rank on node ", facts.node));
   }
   if (here->ranks_size() > kRanksPerNodeMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("placement: ", here->ranks_size(), " ranks on node ", facts.node, "; at most ", kRanksPerNodeMax));
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", here->ranks_size(), " ranks on node ", facts.node,
+                                                   "; at most ", kRanksPerNodeMax));
   }
   if (job.spec().command_size() == 0 && job.spec().trainer_config().empty()) {
     return absl::InvalidArgumentError("spec: neither command nor trainer_config is set");
@@ -174,7 +175,8 @@ absl::StatusOr<WantedJob> ToWanted(const v1::DesiredJob& job, const std::string&
     default: wanted.stop = StopKind::kKill; break;
   }
   if (wanted.job == 0 || wanted.attempt == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("job ", wanted.job, " attempt ", wanted.attempt, ": both count from 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("job ", wanted.job, " attempt ", wanted.attempt, ": both count from 1"));
   }
   return wanted;
 }

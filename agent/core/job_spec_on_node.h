@@ -16,10 +16,10 @@ namespace holdfast::agent {
 struct NodeFacts {
   std::string node;
   std::string state_uuid;
-  std::string keeper_socket;   // of this job
-  std::string log_dir;         // of this job
-  std::string steps_log;       // of this job
-  std::string worker_path;     // holdfast-worker beside the agent
+  std::string keeper_socket;  // of this job
+  std::string log_dir;        // of this job
+  std::string steps_log;      // of this job
+  std::string worker_path;    // holdfast-worker beside the agent
   uint32_t agent_uid = 0;
   uint32_t agent_gid = 0;
   bool simulated_devices = false;
@@ -31,7 +31,8 @@ const v1::NodePlacement* PlacementOn(const v1::Placement& placement, const std::
 // "scratch", "snapshot:<step>.<attempt>" or "checkpoint:<store>:j-42@<step>.<attempt>".
 std::string RestoreWord(const v1::StartPoint& point, const std::string& store);
 
-// INVALID_ARGUMENT or PERMISSION_DENIED naming the field: no rank here, no command, another user while the agent is not root.
+// INVALID_ARGUMENT or PERMISSION_DENIED naming the field: no rank here, no command, another user while the agent is
+// not root.
 absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const NodeFacts& facts);
 
 // The words of a DesiredJob that Reconcile decides by. A phase this version does not know is an error, not a guess.

@@ -63,12 +63,28 @@ TEST(JobSpecOnNode, TakesItsPartOfThePlacement) {
   EXPECT_EQ(spec->ranks[0].args, (std::vector<std::string>{"train", "--fast"}));
   EXPECT_EQ(spec->cwd, "/data");
   const std::pair<const char*, const char*> expected[] = {
-      {"RANK", "3"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"GROUP_RANK", "1"},
-      {"MASTER_ADDR", "10.0.0.1"}, {"TORCHELASTIC_RUN_ID", "j-42"}, {"TORCHELASTIC_RESTART_COUNT", "2"},
-      {"HOLDFAST_JOB", "j-42"}, {"HOLDFAST_ATTEMPT", "3"}, {"HOLDFAST_SOCKET", "/s/keepers/j-42/sock"},
-      {"HOLDFAST_STATE_UUID", "uuid"}, {"HOLDFAST_RESTORE", "scratch"}, {"HOLDFAST_STORE_DIR", "/store"},
-      {"HOLDFAST_SNAPSHOT_EVERY", "1"}, {"HOLDFAST_PERSIST_EVERY", "5"}, {"HOLDFAST_STEPS_LOG", "/jobs/j-42/steps.jsonl"},
-      {"HOLDFAST_DEVICES", "n1-gpu1"}, {"MY", "own"}, {"CUDA_VISIBLE_DEVICES", ""}, {"MASTER_PORT", ""}, {"OMP_NUM_THREADS", ""},
+      {"RANK", "3"},
+      {"LOCAL_RANK", "1"},
+      {"WORLD_SIZE", "4"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"GROUP_RANK", "1"},
+      {"MASTER_ADDR", "10.0.0.1"},
+      {"TORCHELASTIC_RUN_ID", "j-42"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"HOLDFAST_JOB", "j-42"},
+      {"HOLDFAST_ATTEMPT", "3"},
+      {"HOLDFAST_SOCKET", "/s/keepers/j-42/sock"},
+      {"HOLDFAST_STATE_UUID", "uuid"},
+      {"HOLDFAST_RESTORE", "scratch"},
+      {"HOLDFAST_STORE_DIR", "/store"},
+      {"HOLDFAST_SNAPSHOT_EVERY", "1"},
+      {"HOLDFAST_PERSIST_EVERY", "5"},
+      {"HOLDFAST_STEPS_LOG", "/jobs/j-42/steps.jsonl"},
+      {"HOLDFAST_DEVICES", "n1-gpu1"},
+      {"MY", "own"},
+      {"CUDA_VISIBLE_DEVICES", ""},
+      {"MASTER_PORT", ""},
+      {"OMP_NUM_THREADS", ""},
   };
   for (const auto& [key, value] : expected) EXPECT_EQ(Value(*spec, 1, key), value) << key;
 }

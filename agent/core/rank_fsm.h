@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of one rank of one attempt on this node, as a pure state machine: what the keeper says goes in, edges worth a report
-// come out.
+// The life of one rank of one attempt on this node, as a pure state machine: what the keeper says goes in, edges
+// worth a report come out.
 //
 //   NONE -started-> RUNNING -stopped-> RUNNING with a stop pending -grace passed-> STOPPED -continued-> RUNNING
 //   RUNNING, STOPPED -exited-> EXITED          NONE -start failed-> START_FAILED

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to do so that what runs here becomes what the scheduler wants: a pure, level-triggered function. It is called again after
-// everything that changes; it never remembers, so a lost or repeated order does no harm. A job that nobody mentions is left alone:
-// a scheduler that has lost its mind or its disk stops nobody.
+// What to do so that what runs here becomes what the scheduler wants: a pure, level-triggered function. It is called
+// again after everything that changes; it never remembers, so a lost or repeated order does no harm. A job that
+// nobody mentions is left alone: a scheduler that has lost its mind or its disk stops nobody.
 #ifndef HOLDFAST_AGENT_CORE_RECONCILE_H_
 #define HOLDFAST_AGENT_CORE_RECONCILE_H_
 
@@ -26,27 +26,27 @@ struct WantedJob {
 
 struct ObservedJob {
   uint64_t job = 0;
-  bool known = false;             // this node has a directory of it
-  uint64_t fence_attempt = 0;     // newest attempt written to the recorders
-  uint64_t started_attempt = 0;   // newest attempt whose ranks were ordered to start here
-  uint32_t ranks_alive = 0;       // of any attempt
-  bool starting = false;          // an order to start is on its way to the keeper
-  bool left_behind = false;       // processes of the job beside its ranks live
+  bool known = false;            // this node has a directory of it
+  uint64_t fence_attempt = 0;    // newest attempt written to the recorders
+  uint64_t started_attempt = 0;  // newest attempt whose ranks were ordered to start here
+  uint32_t ranks_alive = 0;      // of any attempt
+  bool starting = false;         // an order to start is on its way to the keeper
+  bool left_behind = false;      // processes of the job beside its ranks live
   bool keeper_attached = false;
-  bool keeper_busy = false;       // being started, being attached, or its end being cleaned up
-  int64_t keeper_retry_ns = 0;    // not before this time (back-off after failed starts)
-  uint64_t stop_reported = 0;     // attempt for which STOP_COMPLETE was reported
+  bool keeper_busy = false;     // being started, being attached, or its end being cleaned up
+  int64_t keeper_retry_ns = 0;  // not before this time (back-off after failed starts)
+  uint64_t stop_reported = 0;   // attempt for which STOP_COMPLETE was reported
 };
 
 struct Action {
   enum Kind {
-    kRaiseFence,    // write `attempt` into every recorder
+    kRaiseFence,  // write `attempt` into every recorder
     kStartKeeper,
-    kStartRanks,    // of `attempt`
-    kStopRanks,     // by `stop`, `grace_ns`
+    kStartRanks,  // of `attempt`
+    kStopRanks,   // by `stop`, `grace_ns`
     kKillLeftBehind,
     kReportStopped,  // STOP_COMPLETE for `attempt`
-    kForget,        // end the keeper, remove the directory
+    kForget,         // end the keeper, remove the directory
   };
   Kind kind;
   uint64_t job = 0;

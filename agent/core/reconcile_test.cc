@@ -20,7 +20,12 @@ WantedJob Forget(uint64_t attempt) { return {1, attempt, WantedJob::kForget, Sto
 
 ObservedJob Nothing() { return {.job = 1, .known = true}; }
 ObservedJob Running(uint64_t attempt) {
-  return {.job = 1, .known = true, .fence_attempt = attempt, .started_attempt = attempt, .ranks_alive = 2, .keeper_attached = true};
+  return {.job = 1,
+          .known = true,
+          .fence_attempt = attempt,
+          .started_attempt = attempt,
+          .ranks_alive = 2,
+          .keeper_attached = true};
 }
 
 TEST(Reconcile, StartsAKeeperThenRanks) {
@@ -81,14 +86,16 @@ TEST(Reconcile, StopRunsTheOrderedLadderThenReportsOnce) {
 }
 
 TEST(Reconcile, ANodeThatNeverRanTheJobAnswersAStopAtOnce) {
-  EXPECT_EQ(Kinds(Reconcile(Stop(5, StopKind::kKill), Nothing(), 0)), (Kindly{Action::kRaiseFence, Action::kReportStopped}));
+  EXPECT_EQ(Kinds(Reconcile(Stop(5, StopKind::kKill), Nothing(), 0)),
+            (Kindly{Action::kRaiseFence, Action::kReportStopped}));
 }
 
 TEST(Reconcile, AStopWaitsForRanksThatAreBeingStartedAndForABurial) {
   ObservedJob observed = Running(3);
   observed.ranks_alive = 0;
   observed.starting = true;
-  EXPECT_EQ(Kinds(Reconcile(Stop(4, StopKind::kKill), observed, 0)), (Kindly{Action::kRaiseFence, Action::kStopRanks}));
+  EXPECT_EQ(Kinds(Reconcile(Stop(4, StopKind::kKill), observed, 0)),
+            (Kindly{Action::kRaiseFence, Action::kStopRanks}));
   observed.starting = false;
   observed.keeper_busy = true;
   EXPECT_EQ(Kinds(Reconcile(Stop(4, StopKind::kKill), observed, 0)), Kindly{Action::kRaiseFence});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A log record is {u32 bytes of the packet, u32 check, u64 client, packet}; check is FNV-1a over client and packet. The log
-// holds the requests, not their effects: applying them in order gives the same store and the same remembered replies.
+// A log record is {u32 bytes of the packet, u32 check, u64 client, packet}; check is FNV-1a over client and packet.
+// The log holds the requests, not their effects: applying them in order gives the same store and the same remembered
+// replies.
 #include "agent/core/rendezvous_store.h"
 
 #include <algorithm>
@@ -125,7 +126,8 @@ uint64_t RendezvousStore::Handle(uint64_t client, std::string_view packet, int64
     refusal = MakeErrorPacket(request, ENOSPC, absl::StrCat("more than ", kStoreClientsMax, " clients of one store"));
   }
   if (refusal.empty() && request.request < clients_[client].request) {
-    refusal = MakeErrorPacket(request, EINVAL, absl::StrCat("request ", request.request, " is older than the newest"));
+    refusal =
+        MakeErrorPacket(request, EINVAL, absl::StrCat("request ", request.request, " is older than the newest"));
   }
   if (!refusal.empty()) {
     reply(std::move(refusal));
@@ -175,7 +177,8 @@ uint64_t RendezvousStore::Replay(std::string_view log) {
     std::memcpy(&bytes, log.data() + good, 4);
     std::memcpy(&check, log.data() + good + 4, 4);
     std::memcpy(&client, log.data() + good + 8, 8);
-    if (bytes > sizeof(rank::Message) + rank::kPayloadBytesMax || log.size() - good - kRecordHeaderBytes < bytes) break;
+    if (bytes > sizeof(rank::Message) + rank::kPayloadBytesMax || log.size() - good - kRecordHeaderBytes < bytes)
+      break;
     const std::string_view packet = log.substr(good + kRecordHeaderBytes, bytes);
     rank::Message request;
     std::string_view payload;
@@ -204,7 +207,8 @@ std::string RendezvousStore::Store(const rank::Message& request, std::string_vie
   auto it = values_.find(key);
   int64_t grows = static_cast<int64_t>(value.size());
   grows += it == values_.end() ? static_cast<int64_t>(key.size()) : -static_cast<int64_t>(it->second.size());
-  if (bytes_ + grows > kStoreBytesMax || (it == values_.end() && values_.size() >= static_cast<size_t>(kStoreKeysMax))) {
+  if (bytes_ + grows > kStoreBytesMax ||
+      (it == values_.end() && values_.size() >= static_cast<size_t>(kStoreKeysMax))) {
     return MakeErrorPacket(request, ENOSPC,
                            absl::StrCat("the store holds ", values_.size(), " keys and ", bytes_, " bytes; at most ",
                                         kStoreKeysMax, " keys and ", kStoreBytesMax, " bytes"));
@@ -267,8 +271,8 @@ std::string RendezvousStore::Delete(const rank::Message& request, std::string_vi
   return Value(request, 1, {});
 }
 
-uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request, std::string_view payload, int64_t now_ns,
-                               Reply reply) {
+uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request, std::string_view payload,
+                               int64_t now_ns, Reply reply) {
   Waiter waiter;
   waiter.request = request;
   waiter.get = request.type == rank::kStoreGet;
@@ -345,10 +349,10 @@ void RendezvousStore::Expire(int64_t now_ns) {
     for (const std::string& key : it->second.keys) {
       if (values_.count(key) == 0) missing = key;
     }
-    answers.emplace_back(std::move(it->second.reply),
-                         MakeErrorPacket(it->second.request, ETIMEDOUT,
-                                         absl::StrCat("key '", missing, "' was not set within ",
-                                                      it->second.request.args[2], " ms")));
+    answers.emplace_back(
+        std::move(it->second.reply),
+        MakeErrorPacket(it->second.request, ETIMEDOUT,
+                        absl::StrCat("key '", missing, "' was not set within ", it->second.request.args[2], " ms")));
     it = waiters_.erase(it);
   }
   for (auto& [reply, packet] : answers) reply(std::move(packet));

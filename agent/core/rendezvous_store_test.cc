@@ -24,7 +24,8 @@ class MemoryLog final : public StoreLog {
   bool full = false;
 };
 
-rank::Message Header(rank::MessageType type, uint32_t request, uint64_t a0, uint64_t a1 = 0, uint64_t a2 = 0, uint64_t attempt = 3) {
+rank::Message Header(rank::MessageType type, uint32_t request, uint64_t a0, uint64_t a1 = 0, uint64_t a2 = 0,
+                     uint64_t attempt = 3) {
   rank::Message m;
   m.type = type;
   m.attempt = attempt;
@@ -45,9 +46,11 @@ std::string Add(uint32_t request, const std::string& key, int64_t delta) {
   return MakePacket(Header(rank::kStoreAdd, request, key.size(), 0, static_cast<uint64_t>(delta)), key);
 }
 std::string Cas(uint32_t request, const std::string& key, const std::string& expected, const std::string& desired) {
-  return MakePacket(Header(rank::kStoreCas, request, key.size(), expected.size(), desired.size()), key + expected + desired);
+  return MakePacket(Header(rank::kStoreCas, request, key.size(), expected.size(), desired.size()),
+                    key + expected + desired);
 }
-std::string List(rank::MessageType type, uint32_t request, const std::vector<std::string>& keys, uint64_t timeout_ms) {
+std::string List(rank::MessageType type, uint32_t request, const std::vector<std::string>& keys,
+                 uint64_t timeout_ms) {
   std::string payload;
   for (const std::string& key : keys) {
     const auto bytes = static_cast<uint32_t>(key.size());

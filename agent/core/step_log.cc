@@ -50,7 +50,8 @@ absl::Status StepLog::FindLastLine() {
   const uint64_t from = size > 2 * kLineBytesMax ? size - 2 * kLineBytesMax : 0;
   std::string tail(size - from, '\0');
   const ssize_t got = ::pread(fd_.get(), tail.data(), tail.size(), static_cast<off_t>(from));
-  if (got != static_cast<ssize_t>(tail.size())) return ErrnoStatus(got < 0 ? errno : EIO, absl::StrCat("read ", path_));
+  if (got != static_cast<ssize_t>(tail.size()))
+    return ErrnoStatus(got < 0 ? errno : EIO, absl::StrCat("read ", path_));
   const size_t end = tail.rfind('\n');
   tail.resize(end == std::string::npos ? 0 : end + 1);
   bytes_ = from + tail.size();
@@ -64,7 +65,8 @@ absl::Status StepLog::FindLastLine() {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("attempt") || !json.contains("step") ||
       !json["attempt"].is_number_unsigned() || !json["step"].is_number_unsigned()) {
-    return absl::DataLossError(absl::StrCat(path_, ": the last line is not a step; move the file away to go on: ", line));
+    return absl::DataLossError(
+        absl::StrCat(path_, ": the last line is not a step; move the file away to go on: ", line));
   }
   attempt_ = json["attempt"].get<uint64_t>();
   step_ = json["step"].get<uint64_t>();
@@ -75,7 +77,8 @@ absl::Status StepLog::Append(uint64_t attempt, const StepSource& source, bool la
   rank::Progress progress;
   if (attempt < attempt_) return absl::OkStatus();
   if (!source.ReadProgress(&progress)) {
-    // The rank died inside a write of its progress line. Its steps are still in the ring: take those that follow the last one.
+    // The rank died inside a write of its progress line. Its steps are still in the ring: take those that follow the
+    // last one.
     if (!last || attempt != attempt_) return absl::OkStatus();
     rank::StepRecord record;
     progress.first_step = progress.steps_done = step_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a job on this node are stopped: a pure function of (now, state). KILL at once; TERM, then KILL; or should_stop,
-// then TERM, then KILL. A later, harder order overtakes a softer one; a softer one never slows a harder one down.
+// How the ranks of a job on this node are stopped: a pure function of (now, state). KILL at once; TERM, then KILL; or
+// should_stop, then TERM, then KILL. A later, harder order overtakes a softer one; a softer one never slows a harder
+// one down.
 #ifndef HOLDFAST_AGENT_CORE_STOP_LADDER_H_
 #define HOLDFAST_AGENT_CORE_STOP_LADDER_H_
 

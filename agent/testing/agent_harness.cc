@@ -59,14 +59,17 @@ void AgentTest::TearDown() {
   std::error_code error;
   for (const auto& node : std::filesystem::directory_iterator(dir_.path() + "/nodes", error)) {
     for (const auto& keeper : std::filesystem::directory_iterator(node.path() / "keepers", error)) {
-      const pid_t pid = static_cast<pid_t>(std::atoi(ReadSmallFile((keeper.path() / "pid").string()).value_or("0").c_str()));
+      const pid_t pid =
+          static_cast<pid_t>(std::atoi(ReadSmallFile((keeper.path() / "pid").string()).value_or("0").c_str()));
       if (pid > 1 && ReadComm(pid) == "holdfast-keeper") ::kill(pid, SIGKILL);
     }
   }
-  EXPECT_TRUE(Eventually([this] { return FindRankProcesses(dir_.path(), "").empty(); })) << "processes are left behind";
+  EXPECT_TRUE(Eventually([this] { return FindRankProcesses(dir_.path(), "").empty(); }))
+      << "processes are left behind";
   scheduler_->Off();
   if (!HasFailure()) return;
-  for (const auto& [node, unused] : agents_) std::fprintf(stderr, "---- %s\n%s\n", node.c_str(), AgentLog(node).c_str());
+  for (const auto& [node, unused] : agents_)
+    std::fprintf(stderr, "---- %s\n%s\n", node.c_str(), AgentLog(node).c_str());
 }
 
 std::string AgentTest::StateDir(const std::string& node) const { return dir_.path() + "/nodes/" + node; }
@@ -81,8 +84,16 @@ void AgentTest::StartAgent(const std::string& node) {
   std::filesystem::create_directories(StateDir(node));
   const std::string devices = dir_.path() + "/" + node + ".devices.json";
   std::ofstream(devices) << R"({"devices":[{"id":")" << node << R"(-gpu0"},{"id":")" << node << R"(-gpu1"}]})";
-  std::vector<std::string> words = {Program("holdfast-agent"), "--node", node, "--state", StateDir(node), "--scheduler",
-                                    scheduler_->endpoint(), "--jobs-dir", dir_.path() + "/jobs", "--devices",
+  std::vector<std::string> words = {Program("holdfast-agent"),
+                                    "--node",
+                                    node,
+                                    "--state",
+                                    StateDir(node),
+                                    "--scheduler",
+                                    scheduler_->endpoint(),
+                                    "--jobs-dir",
+                                    dir_.path() + "/jobs",
+                                    "--devices",
                                     "simulated:" + devices};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -156,7 +167,8 @@ int AgentTest::Count(v1::RankEvent::Kind kind, uint64_t attempt) {
 }
 
 bool AgentTest::WaitForEvents(v1::RankEvent::Kind kind, uint64_t attempt, int count) {
-  const std::string what = std::to_string(count) + " " + v1::RankEvent::Kind_Name(kind) + " of attempt " + std::to_string(attempt);
+  const std::string what =
+      std::to_string(count) + " " + v1::RankEvent::Kind_Name(kind) + " of attempt " + std::to_string(attempt);
   return scheduler_->WaitFor(what, [&](const FakeScheduler::Told& told) {
     int seen = 0;
     for (const auto& [unused, event] : told.events) {
@@ -204,7 +216,8 @@ std::map<uint32_t, pid_t> AgentTest::Pids(const std::string& node) {
   const FakeScheduler::Told told = scheduler_->told();
   const auto level = told.levels.find(node);
   for (int i = 0; level != told.levels.end() && i < level->second.jobs_size(); ++i) {
-    for (const v1::RankReport& rank : level->second.jobs(i).ranks()) pids[rank.rank()] = static_cast<pid_t>(rank.pid());
+    for (const v1::RankReport& rank : level->second.jobs(i).ranks())
+      pids[rank.rank()] = static_cast<pid_t>(rank.pid());
   }
   return pids;
 }

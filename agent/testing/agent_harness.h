@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For foundation tests: real agents, keepers and test ranks in a directory of their own, under a fake scheduler. What a test leaves
-// running is killed, and a test that leaves a process behind fails.
+// For foundation tests: real agents, keepers and test ranks in a directory of their own, under a fake scheduler. What
+// a test leaves running is killed, and a test that leaves a process behind fails.
 #ifndef HOLDFAST_AGENT_TESTING_AGENT_HARNESS_H_
 #define HOLDFAST_AGENT_TESTING_AGENT_HARNESS_H_
 

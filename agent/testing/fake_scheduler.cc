@@ -47,10 +47,12 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
   grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request,
                             v1::ReportEventsResponse*) override {
     MutexLock lock(owner_->mutex_);
-    if (!owner_->seen_.insert({request->node(), request->agent_epoch(), request->sequence()}).second) return grpc::Status::OK;
+    if (!owner_->seen_.insert({request->node(), request->agent_epoch(), request->sequence()}).second)
+      return grpc::Status::OK;
     for (const v1::RankEvent& event : request->events()) {
       owner_->told_.events.emplace_back(request->node(), event);
-      if (event.kind() == v1::RankEvent::KIND_STOP_COMPLETE) owner_->told_.stop_levels[request->node()] = request->report();
+      if (event.kind() == v1::RankEvent::KIND_STOP_COMPLETE)
+        owner_->told_.stop_levels[request->node()] = request->report();
     }
     for (const v1::PreparedSave& save : request->prepared()) owner_->Absorb(save);
     owner_->changed_.NotifyAll();
@@ -185,7 +187,8 @@ bool FakeScheduler::WaitFor(const std::string& what, const std::function<bool(co
     if (clock.MonoNs() >= deadline_ns) {
       std::string events;
       for (const auto& [node, event] : told_.events) events += node + ": " + event.ShortDebugString() + "\n";
-      for (const auto& [node, level] : told_.levels) events += "level " + node + ": " + level.ShortDebugString() + "\n";
+      for (const auto& [node, level] : told_.levels)
+        events += "level " + node + ": " + level.ShortDebugString() + "\n";
       ADD_FAILURE() << "did not happen: " << what << "\n" << events.substr(0, 8000);
       return false;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scheduler for tests of agents: serves AgentLink on a Unix socket, publishes what the test wants, remembers all it is told, and
-// can be switched off and on again. It decides nothing but commits: a save that all ranks have PREPARED gets its commit order.
+// A scheduler for tests of agents: serves AgentLink on a Unix socket, publishes what the test wants, remembers all it
+// is told, and can be switched off and on again. It decides nothing but commits: a save that all ranks have PREPARED
+// gets its commit order.
 #ifndef HOLDFAST_AGENT_TESTING_FAKE_SCHEDULER_H_
 #define HOLDFAST_AGENT_TESTING_FAKE_SCHEDULER_H_
 
@@ -25,9 +26,9 @@ inline constexpr int64_t kTestDeadlineMs = 60'000;
 class FakeScheduler {
  public:
   struct Told {
-    std::vector<std::pair<std::string, v1::RankEvent>> events;               // by node, in order of arrival
-    std::map<std::string, v1::NodeReport> levels;                            // newest of each node
-    std::map<std::string, v1::NodeReport> stop_levels;                       // with the newest STOP_COMPLETE
+    std::vector<std::pair<std::string, v1::RankEvent>> events;  // by node, in order of arrival
+    std::map<std::string, v1::NodeReport> levels;               // newest of each node
+    std::map<std::string, v1::NodeReport> stop_levels;          // with the newest STOP_COMPLETE
     std::map<std::string, int> registrations;
     std::map<std::string, v1::RegisterNodeRequest> nodes;
     std::map<std::tuple<uint64_t, uint64_t, uint32_t>, v1::PreparedSave> prepared;  // attempt, step, rank
