@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process groups, one for each axis of the mesh, and the collectives the trainer uses. Each call checks what Gloo does not:
-// a non-contiguous tensor is corrupted silently there (row 0 summed, the others untouched), sizes that differ hang.
+// Process groups, one for each axis of the mesh, and the collectives the trainer uses. Each call
+// checks what Gloo does not: a non-contiguous tensor is corrupted silently there (row 0 summed, the
+// others untouched), sizes that differ hang.
 //
-// Exceptions: inside autograd a collective can only throw. Collectives throw CollectiveError; Guard() is the one place that turns
-// it, and LibTorch's own exceptions, into a Status: UNAVAILABLE for a lost peer, INTERNAL for everything else.
-// Threads: one thread uses a group at a time, in the same program order on all ranks.
+// Exceptions: inside autograd a collective can only throw. Collectives throw CollectiveError;
+// Guard() is the one place that turns it, and LibTorch's own exceptions, into a Status: UNAVAILABLE
+// for a lost peer, INTERNAL for everything else. Threads: one thread uses a group at a time, in the
+// same program order on all ranks.
 #ifndef HOLDFAST_PARALLEL_COLLECTIVES_H_
 #define HOLDFAST_PARALLEL_COLLECTIVES_H_
+
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-
-#include <c10/util/intrusive_ptr.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,7 +44,8 @@ class Group {
   virtual ~Group() = default;
   virtual int size() const = 0;
   virtual int index() const = 0;
-  // In place; bitwise the same on all ranks. `tensor` is a contiguous CPU tensor of f32, f64 or i64. With one rank: nothing.
+  // In place; bitwise the same on all ranks. `tensor` is a contiguous CPU tensor of f32, f64 or
+  // i64. With one rank: nothing.
   virtual void AllReduce(at::Tensor& tensor, Reduce op) = 0;
 };
 
@@ -58,13 +61,14 @@ struct GroupOptions {
 };
 
 // Connects to the peers of all groups. `store` may be null when mesh.ranks() is 1.
-absl::StatusOr<Groups> ConnectGroups(const Mesh& mesh, c10::intrusive_ptr<c10d::Store> store, const GroupOptions& options);
+absl::StatusOr<Groups> ConnectGroups(const Mesh& mesh, c10::intrusive_ptr<c10d::Store> store,
+                                     const GroupOptions& options);
 
 // A group of one rank.
 std::shared_ptr<Group> SoloGroup();
 
-// The address of this machine in the network of `master` (a name or an address): what peers can reach. Loopback for an empty or
-// local one.
+// The address of this machine in the network of `master` (a name or an address): what peers can
+// reach. Loopback for an empty or local one.
 std::string LocalAddressTowards(const std::string& master);
 
 // Runs `body`; a thrown exception becomes a Status (see above) that begins with `what`.

@@ -7,12 +7,14 @@ namespace holdfast::parallel {
 
 absl::StatusOr<Mesh> Mesh::Create(int dp, int tp, int rank, int ranks) {
   if (dp < 1 || tp < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("parallel.dp: ", dp, " and parallel.tp: ", tp, " must both be at least 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.dp: ", dp, " and parallel.tp: ", tp, " must both be at least 1"));
   }
   if (static_cast<long long>(dp) * tp != ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("parallel: dp ", dp, " x tp ", tp, " is ", static_cast<long long>(dp) * tp,
-                                                   " ranks, but the job has ", ranks,
-                                                   "; change parallel.dp, parallel.tp or the job's nodes and gpus_per_node"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel: dp ", dp, " x tp ", tp, " is ", static_cast<long long>(dp) * tp,
+                     " ranks, but the job has ", ranks,
+                     "; change parallel.dp, parallel.tp or the job's nodes and gpus_per_node"));
   }
   if (rank < 0 || rank >= ranks) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is outside 0..", ranks - 1));

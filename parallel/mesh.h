@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mesh: where a rank stands on the named axes dp (data parallel) and tp (tensor parallel). Pure index arithmetic.
+// The mesh: where a rank stands on the named axes dp (data parallel) and tp (tensor parallel). Pure
+// index arithmetic.
 //
-// Rank order: tp is fastest, so the ranks of one tensor-parallel group are neighbours (and land on one node, where the traffic is).
-// A group's position is the mesh coordinate: Gloo gives the same bits only in the same rank order.
+// Rank order: tp is fastest, so the ranks of one tensor-parallel group are neighbours (and land on
+// one node, where the traffic is). A group's position is the mesh coordinate: Gloo gives the same
+// bits only in the same rank order.
 #ifndef HOLDFAST_PARALLEL_MESH_H_
 #define HOLDFAST_PARALLEL_MESH_H_
 

@@ -20,7 +20,8 @@ TEST(Mesh, PutsTensorParallelRanksSideBySide) {
 }
 
 TEST(Mesh, GroupsOfAnAxisPartTheRanksAndPlaceEachAtItsCoordinate) {
-  for (const auto& [dp, tp] : {std::pair{1, 1}, std::pair{4, 2}, std::pair{3, 5}, std::pair{1, 7}}) {
+  for (const auto& [dp, tp] :
+       {std::pair{1, 1}, std::pair{4, 2}, std::pair{3, 5}, std::pair{1, 7}}) {
     std::set<std::vector<int>> dp_groups, tp_groups;
     for (int rank = 0; rank < dp * tp; ++rank) {
       const auto mesh = Mesh::Create(dp, tp, rank, dp * tp);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/session_store.h"
 
+#include <c10/util/Exception.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
-#include <vector>
-
-#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "client/session.h"
 
@@ -26,12 +26,15 @@ void Check(const client::Error& error, const std::string& what) {
 
 class SessionStore final : public c10d::Store {
  public:
-  SessionStore(client::Session* session, std::chrono::milliseconds timeout) : Store(timeout), session_(session) {}
+  SessionStore(client::Session* session, std::chrono::milliseconds timeout)
+      : Store(timeout), session_(session) {}
 
   using Store::compareSet;
   using Store::set;
 
-  c10::intrusive_ptr<Store> clone() override { return c10::make_intrusive<SessionStore>(session_, timeout_); }
+  c10::intrusive_ptr<Store> clone() override {
+    return c10::make_intrusive<SessionStore>(session_, timeout_);
+  }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     Check(session_->StoreSet(key, View(value)), "set " + key);
@@ -40,7 +43,8 @@ class SessionStore final : public c10d::Store {
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
     std::string value;
-    Check(session_->StoreCompareSet(key, View(expected), View(desired), &value), "compare-and-set " + key);
+    Check(session_->StoreCompareSet(key, View(expected), View(desired), &value),
+          "compare-and-set " + key);
     return Bytes(value);
   }
 
@@ -64,7 +68,8 @@ class SessionStore final : public c10d::Store {
 
   bool check(const std::vector<std::string>& keys) override {
     bool all_there = false;
-    Check(session_->StoreCheck(keys, &all_there), "check " + (keys.empty() ? std::string() : keys.front()));
+    Check(session_->StoreCheck(keys, &all_there),
+          "check " + (keys.empty() ? std::string() : keys.front()));
     return all_there;
   }
 
@@ -74,8 +79,10 @@ class SessionStore final : public c10d::Store {
 
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
 
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    Check(session_->StoreWait(keys, timeout.count()), "wait for " + (keys.empty() ? std::string() : keys.front()));
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    Check(session_->StoreWait(keys, timeout.count()),
+          "wait for " + (keys.empty() ? std::string() : keys.front()));
   }
 
  private:

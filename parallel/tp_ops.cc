@@ -37,13 +37,16 @@ struct ReduceFromTpFunction : torch::autograd::Function<ReduceFromTpFunction> {
     reinterpret_cast<Group*>(tp)->AllReduce(sum, Reduce::kSum);
     return sum;
   }
-  static variable_list backward(AutogradContext*, variable_list grads) { return {grads[0], Variable()}; }
+  static variable_list backward(AutogradContext*, variable_list grads) {
+    return {grads[0], Variable()};
+  }
 };
 
-// Sum over tokens of log(sum exp) - logit of the target, with three small all-reduces. `exp` is kept for the backward pass and
-// turned into the gradient in place.
+// Sum over tokens of log(sum exp) - logit of the target, with three small all-reduces. `exp` is
+// kept for the backward pass and turned into the gradient in place.
 struct VocabCrossEntropyFunction : torch::autograd::Function<VocabCrossEntropyFunction> {
-  static Variable forward(AutogradContext* ctx, const Variable& logits, const Variable& targets, int64_t tp) {
+  static Variable forward(AutogradContext* ctx, const Variable& logits, const Variable& targets,
+                          int64_t tp) {
     Group* group = reinterpret_cast<Group*>(tp);
     const int64_t rows = logits.size(1), first = rows * group->index();
     at::Tensor peak = std::get<0>(logits.max(1, /*keepdim=*/true)).contiguous();
@@ -66,10 +69,12 @@ struct VocabCrossEntropyFunction : torch::autograd::Function<VocabCrossEntropyFu
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     at::Tensor grad = ctx->saved_data["exp"].toTensor();
-    const at::Tensor mine = ctx->saved_data["mine"].toTensor().to(grad.scalar_type()).neg_().unsqueeze(1);
+    const at::Tensor mine =
+        ctx->saved_data["mine"].toTensor().to(grad.scalar_type()).neg_().unsqueeze(1);
     grad.scatter_add_(1, ctx->saved_data["index"].toTensor(), mine);
     grad.mul_(grads[0]);
-    ctx->saved_data.clear();  // the buffer is the gradient now: a second backward pass would read it
+    ctx->saved_data
+        .clear();  // the buffer is the gradient now: a second backward pass would read it
     return {grad, Variable(), Variable()};
   }
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer's configuration: YAML in, checked values out. docs/train.md lists every field. An unknown or doubled field, a value
-// out of range and a contradiction are errors that begin "file:line: section.field:".
+// The trainer's configuration: YAML in, checked values out. docs/train.md lists every field. An
+// unknown or doubled field, a value out of range and a contradiction are errors that begin
+// "file:line: section.field:".
 #ifndef HOLDFAST_WORKER_CONFIG_H_
 #define HOLDFAST_WORKER_CONFIG_H_
 
@@ -28,9 +29,9 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 0;
   int64_t seed = 0;
-  int64_t micro_batch = 1;   // samples a rank and forward pass
-  int64_t accumulate = 1;    // forward passes a step
-  int64_t threads = 1;       // intra-operator; part of what the bits depend on
+  int64_t micro_batch = 1;  // samples a rank and forward pass
+  int64_t accumulate = 1;   // forward passes a step
+  int64_t threads = 1;      // intra-operator; part of what the bits depend on
 };
 
 struct OptimizerConfig {
@@ -54,8 +55,8 @@ struct Config {
   ParallelConfig parallel;
 };
 
-// Parses and checks everything that does not depend on the number of ranks. `origin` is the file's name in errors and gives the
-// directory of data.prefix.
+// Parses and checks everything that does not depend on the number of ranks. `origin` is the file's
+// name in errors and gives the directory of data.prefix.
 absl::StatusOr<Config> ParseConfig(std::string_view yaml, const std::string& origin);
 absl::StatusOr<Config> LoadConfig(const std::string& path);
 

@@ -50,7 +50,8 @@ Bucket Finish(std::string name, std::vector<Leaf> leaves) {
 Bucket Layer(const ModelConfig& m, int64_t layer, Split s) {
   const std::string p = absl::StrCat("layers.", layer, ".");
   const int64_t q = m.heads * m.head_dim(), kv = m.kv_heads * m.head_dim();
-  const double out_std = kInitStd / std::sqrt(2.0 * m.layers);  // keeps the residual stream's variance with depth
+  const double out_std =
+      kInitStd / std::sqrt(2.0 * m.layers);  // keeps the residual stream's variance with depth
   return Finish(absl::StrCat("layers.", layer),
                 {Matrix(p + "attn.wqkv", {RowsPart(p + "attn.wq", q, m.dim, kInitStd, s),
                                           RowsPart(p + "attn.wk", kv, m.dim, kInitStd, s),
@@ -73,10 +74,12 @@ int64_t Part::elements() const {
 std::vector<Bucket> BuildLayout(const ModelConfig& model, int64_t tp, int64_t tp_index) {
   const Split s{tp, tp_index};
   std::vector<Bucket> buckets;
-  buckets.push_back(Finish("embed", {Matrix("embed", {RowsPart("embed", model.vocab, model.dim, kInitStd, s)})}));
+  buckets.push_back(
+      Finish("embed", {Matrix("embed", {RowsPart("embed", model.vocab, model.dim, kInitStd, s)})}));
   for (int64_t layer = 0; layer < model.layers; ++layer) buckets.push_back(Layer(model, layer, s));
   std::vector<Leaf> last;
-  if (!model.tied) last.push_back(Matrix("head", {RowsPart("head", model.vocab, model.dim, kInitStd, s)}));
+  if (!model.tied)
+    last.push_back(Matrix("head", {RowsPart("head", model.vocab, model.dim, kInitStd, s)}));
   last.push_back(Norm("norm", model.dim));
   buckets.push_back(Finish("final", std::move(last)));
   return buckets;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters a rank holds and in what order: buckets (the order of gradients' reduction, of the optimizer and of the arena),
-// in each bucket leaves (what the model multiplies with), in each leaf the named global tensors whose rows it stacks. Pure.
+// Which parameters a rank holds and in what order: buckets (the order of gradients' reduction, of
+// the optimizer and of the arena), in each bucket leaves (what the model multiplies with), in each
+// leaf the named global tensors whose rows it stacks. Pure.
 //
-// Fused leaves: queries, keys and values are one matrix, gate and up projections another, so that each is one multiplication. Their
-// rows belong to global tensors of their own names: a checkpoint knows nothing of the fusion or of the layout.
+// Fused leaves: queries, keys and values are one matrix, gate and up projections another, so that
+// each is one multiplication. Their rows belong to global tensors of their own names: a checkpoint
+// knows nothing of the fusion or of the layout.
 #ifndef HOLDFAST_WORKER_LAYOUT_H_
 #define HOLDFAST_WORKER_LAYOUT_H_
 
@@ -37,7 +39,7 @@ struct Bucket {
   std::string name;
   std::vector<Leaf> leaves;  // those with decay first
   int64_t elements = 0;
-  int64_t decayed = 0;       // elements of the leading leaves with decay
+  int64_t decayed = 0;  // elements of the leading leaves with decay
 };
 
 // The model must have passed ParseConfig.

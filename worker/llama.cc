@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/llama.h"
 
-#include <cmath>
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "parallel/tp_ops.h"
@@ -24,14 +24,17 @@ at::Tensor RotateBy(const at::Tensor& x, const at::Tensor& cos, const at::Tensor
 }
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& cos, const at::Tensor& sin) {
     ctx->saved_data["cos"] = cos;
     ctx->saved_data["sin"] = sin;
     return RotateBy(x, cos, sin, /*back=*/false);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
-    return {RotateBy(grads[0], ctx->saved_data["cos"].toTensor(), ctx->saved_data["sin"].toTensor(), /*back=*/true), at::Tensor(),
-            at::Tensor()};
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    return {RotateBy(grads[0], ctx->saved_data["cos"].toTensor(), ctx->saved_data["sin"].toTensor(),
+                     /*back=*/true),
+            at::Tensor(), at::Tensor()};
   }
 };
 
@@ -52,7 +55,9 @@ RotaryTable MakeRotaryTable(int64_t seq_len, int64_t head_dim, double theta) {
   return table;
 }
 
-at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table) { return RotateFunction::apply(x, table.cos, table.sin); }
+at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table) {
+  return RotateFunction::apply(x, table.cos, table.sin);
+}
 
 Llama::Llama(const ModelConfig& model, const TrainState* state, parallel::Group* tp)
     : model_(model),
@@ -63,8 +68,9 @@ Llama::Llama(const ModelConfig& model, const TrainState* state, parallel::Group*
       head_(state->leaf(model.tied ? "embed" : "head")) {
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     const std::string p = absl::StrCat("layers.", layer, ".");
-    blocks_.push_back({state->leaf(p + "attn_norm"), state->leaf(p + "attn.wqkv"), state->leaf(p + "attn.wo"),
-                       state->leaf(p + "ffn_norm"), state->leaf(p + "ffn.w13"), state->leaf(p + "ffn.w2")});
+    blocks_.push_back({state->leaf(p + "attn_norm"), state->leaf(p + "attn.wqkv"),
+                       state->leaf(p + "attn.wo"), state->leaf(p + "ffn_norm"),
+                       state->leaf(p + "ffn.w13"), state->leaf(p + "ffn.w2")});
   }
 }
 
@@ -75,19 +81,24 @@ at::Tensor Llama::Norm(const at::Tensor& x, const at::Tensor& weight) const {
 at::Tensor Llama::Attention(const at::Tensor& x, const Block& block) const {
   const int64_t batch = x.size(0), seq = x.size(1), width = model_.head_dim();
   const int64_t heads = model_.heads / tp_->size(), kv = model_.kv_heads / tp_->size();
-  const at::Tensor qkv = parallel::ColumnLinear(Norm(x, block.attn_norm), block.wqkv, tp_).view({batch, seq, heads + 2 * kv, width});
+  const at::Tensor qkv = parallel::ColumnLinear(Norm(x, block.attn_norm), block.wqkv, tp_)
+                             .view({batch, seq, heads + 2 * kv, width});
   const at::Tensor turned = Rotate(qkv.narrow(2, 0, heads + kv), rotary_);
-  const at::Tensor q = turned.narrow(2, 0, heads).transpose(1, 2), k = turned.narrow(2, heads, kv).transpose(1, 2);
+  const at::Tensor q = turned.narrow(2, 0, heads).transpose(1, 2),
+                   k = turned.narrow(2, heads, kv).transpose(1, 2);
   const at::Tensor v = qkv.narrow(2, heads + kv, kv).transpose(1, 2);
-  const at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
-                                                            /*scale=*/std::nullopt, /*enable_gqa=*/heads != kv);
-  return parallel::RowLinear(mixed.transpose(1, 2).reshape({batch, seq, heads * width}), block.wo, tp_);
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*scale=*/std::nullopt, /*enable_gqa=*/heads != kv);
+  return parallel::RowLinear(mixed.transpose(1, 2).reshape({batch, seq, heads * width}), block.wo,
+                             tp_);
 }
 
 at::Tensor Llama::FeedForward(const at::Tensor& x, const Block& block) const {
   const at::Tensor both = parallel::ColumnLinear(Norm(x, block.ffn_norm), block.w13, tp_);
   const int64_t width = both.size(-1) / 2;
-  return parallel::RowLinear(at::silu(both.narrow(-1, 0, width)) * both.narrow(-1, width, width), block.w2, tp_);
+  return parallel::RowLinear(at::silu(both.narrow(-1, 0, width)) * both.narrow(-1, width, width),
+                             block.w2, tp_);
 }
 
 at::Tensor Llama::LossSum(const at::Tensor& tokens) const {
@@ -98,7 +109,8 @@ at::Tensor Llama::LossSum(const at::Tensor& tokens) const {
     x = x + FeedForward(x, block);
   }
   const at::Tensor logits = parallel::ColumnLinear(Norm(x, norm_), head_, tp_);
-  return parallel::VocabCrossEntropySum(logits.view({-1, logits.size(-1)}), tokens.narrow(1, 1, seq).reshape({-1}), tp_);
+  return parallel::VocabCrossEntropySum(logits.view({-1, logits.size(-1)}),
+                                        tokens.narrow(1, 1, seq).reshape({-1}), tp_);
 }
 
 }  // namespace holdfast::worker

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama: pre-norm blocks of RMSNorm, rotary grouped-query attention and SwiGLU, tensor parallel over one group. fp32.
-// The state and the group must outlive the model. Throws (LibTorch, CollectiveError): call it inside parallel::Guard. One thread.
+// A Llama: pre-norm blocks of RMSNorm, rotary grouped-query attention and SwiGLU, tensor parallel
+// over one group. fp32. The state and the group must outlive the model. Throws (LibTorch,
+// CollectiveError): call it inside parallel::Guard. One thread.
 #ifndef HOLDFAST_WORKER_LLAMA_H_
 #define HOLDFAST_WORKER_LLAMA_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "parallel/collectives.h"
 #include "worker/config.h"
@@ -21,14 +22,16 @@ struct RotaryTable {
 };
 RotaryTable MakeRotaryTable(int64_t seq_len, int64_t head_dim, double theta);
 
-// Rotates x [batch, seq, heads, head_dim]: element i of the first half pairs with element i of the second (as HF's Llama).
+// Rotates x [batch, seq, heads, head_dim]: element i of the first half pairs with element i of the
+// second (as HF's Llama).
 at::Tensor Rotate(const at::Tensor& x, const RotaryTable& table);
 
 class Llama {
  public:
   Llama(const ModelConfig& model, const TrainState* state, parallel::Group* tp);
 
-  // The sum over all tokens of the cross-entropy of predicting tokens[:, 1:] from tokens[:, :-1]; `tokens` i64 [batch, seq_len + 1].
+  // The sum over all tokens of the cross-entropy of predicting tokens[:, 1:] from tokens[:, :-1];
+  // `tokens` i64 [batch, seq_len + 1].
   at::Tensor LossSum(const at::Tensor& tokens) const;
 
  private:

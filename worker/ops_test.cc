@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators against plain fp64 loops, and the optimizer against a loop of its own.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 #include "parallel/tp_ops.h"
 #include "worker/llama.h"
@@ -55,10 +54,12 @@ TEST(RmsNorm, EqualsTheFormulaInFp64) {
   const at::Tensor got = at::rms_norm(x, {12}, weight, 1e-5);
   for (int64_t r = 0; r < 5; ++r) {
     double squares = 0;
-    for (int64_t i = 0; i < 12; ++i) squares += std::pow(static_cast<double>(x[r][i].item<float>()), 2);
+    for (int64_t i = 0; i < 12; ++i)
+      squares += std::pow(static_cast<double>(x[r][i].item<float>()), 2);
     const double scale = 1 / std::sqrt(squares / 12 + 1e-5);
     for (int64_t i = 0; i < 12; ++i) {
-      EXPECT_NEAR(got[r][i].item<float>(), x[r][i].item<float>() * scale * weight[i].item<float>(), 1e-6);
+      EXPECT_NEAR(got[r][i].item<float>(), x[r][i].item<float>() * scale * weight[i].item<float>(),
+                  1e-6);
     }
   }
 }
@@ -74,7 +75,8 @@ TEST(CrossEntropy, EqualsTheFormulaInFp64WithItsGradient) {
   for (int64_t r = 0; r < 6; ++r) {
     double sum = 0;
     const int64_t target = targets[r].item<int64_t>();
-    for (int64_t c = 0; c < 10; ++c) sum += std::exp(static_cast<double>(logits[r][c].item<float>()));
+    for (int64_t c = 0; c < 10; ++c)
+      sum += std::exp(static_cast<double>(logits[r][c].item<float>()));
     expected += std::log(sum) - logits[r][target].item<float>();
     for (int64_t c = 0; c < 10; ++c) {
       const double p = std::exp(static_cast<double>(logits[r][c].item<float>())) / sum;
@@ -110,14 +112,16 @@ TEST(AdamW, EqualsTheFormulaOverThreeSteps) {
         if (i < bucket.plan.decayed) p[b][i] *= 1 - lr * config.weight_decay;
         m[b][i] = config.beta1 * m[b][i] + (1 - config.beta1) * g;
         v[b][i] = config.beta2 * v[b][i] + (1 - config.beta2) * g * g;
-        const double mean = m[b][i] / (1 - std::pow(config.beta1, step)), square = v[b][i] / (1 - std::pow(config.beta2, step));
+        const double mean = m[b][i] / (1 - std::pow(config.beta1, step)),
+                     square = v[b][i] / (1 - std::pow(config.beta2, step));
         p[b][i] -= lr * mean / (std::sqrt(square) + config.eps);
       }
     }
     AdamWStep(config, lr, step, factor, state.buckets());
   }
   for (size_t b = 0; b < p.size(); ++b) {
-    for (size_t i = 0; i < p[b].size(); ++i) EXPECT_NEAR(state.buckets()[b].param.data_ptr<float>()[i], p[b][i], 2e-6) << b << " " << i;
+    for (size_t i = 0; i < p[b].size(); ++i)
+      EXPECT_NEAR(state.buckets()[b].param.data_ptr<float>()[i], p[b][i], 2e-6) << b << " " << i;
   }
 }
 
@@ -156,9 +160,12 @@ TEST(State, StartsFromTheSameGlobalTensorsInEveryLayout) {
   const auto second = parallel::Mesh::Create(1, 2, 1, 2);
   TrainState shard(model, *second);
   shard.Initialise(5);
-  EXPECT_TRUE(at::equal(shard.leaf("embed").detach(), whole.leaf("embed").detach().narrow(0, 4, 4)));
-  EXPECT_TRUE(at::equal(shard.leaf("layers.0.ffn.w2").detach(), whole.leaf("layers.0.ffn.w2").detach().narrow(1, 6, 6)));
-  EXPECT_TRUE(at::equal(shard.leaf("layers.0.attn.wqkv").detach().narrow(0, 4, 4), both.leaf("layers.0.attn.wqkv").detach().narrow(0, 12, 4)));
+  EXPECT_TRUE(
+      at::equal(shard.leaf("embed").detach(), whole.leaf("embed").detach().narrow(0, 4, 4)));
+  EXPECT_TRUE(at::equal(shard.leaf("layers.0.ffn.w2").detach(),
+                        whole.leaf("layers.0.ffn.w2").detach().narrow(1, 6, 6)));
+  EXPECT_TRUE(at::equal(shard.leaf("layers.0.attn.wqkv").detach().narrow(0, 4, 4),
+                        both.leaf("layers.0.attn.wqkv").detach().narrow(0, 12, 4)));
 }
 
 }  // namespace

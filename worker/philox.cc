@@ -20,7 +20,8 @@ float NormalStream::At(uint64_t index) {
     block_ = index / 4;
     const PhiloxBlock bits = Philox4x32(key_, block_, 0);
     for (int pair = 0; pair < 2; ++pair) {  // Box-Muller; +0.5 keeps the logarithm finite
-      const double u = (bits[2 * pair] + 0.5) * 0x1p-32, angle = 2 * std::numbers::pi * (bits[2 * pair + 1] * 0x1p-32);
+      const double u = (bits[2 * pair] + 0.5) * 0x1p-32,
+                   angle = 2 * std::numbers::pi * (bits[2 * pair + 1] * 0x1p-32);
       const double radius = std::sqrt(-2 * std::log(u));
       values_[2 * pair] = static_cast<float>(radius * std::cos(angle));
       values_[2 * pair + 1] = static_cast<float>(radius * std::sin(angle));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): number i of a stream is a function of (key, i) alone, so every
-// layout draws the same values for the same global element, and a recovered run needs no generator state.
+// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): number i of a stream is a
+// function of (key, i) alone, so every layout draws the same values for the same global element,
+// and a recovered run needs no generator state.
 #ifndef HOLDFAST_WORKER_PHILOX_H_
 #define HOLDFAST_WORKER_PHILOX_H_
 
@@ -26,11 +27,12 @@ inline PhiloxBlock Philox4x32(uint64_t key, uint64_t counter_low, uint64_t count
   return c;
 }
 
-// A key for (seed, name), e.g. a parameter's. FNV-1a, then a finaliser, so that near names give unrelated keys.
+// A key for (seed, name), e.g. a parameter's. FNV-1a, then a finaliser, so that near names give
+// unrelated keys.
 uint64_t PhiloxKey(uint64_t seed, std::string_view name);
 
-// Standard normal numbers by global index. Elements 4i..4i+3 share one block, which is kept: ascending reads are cheap.
-// One thread.
+// Standard normal numbers by global index. Elements 4i..4i+3 share one block, which is kept:
+// ascending reads are cheap. One thread.
 class NormalStream {
  public:
   explicit NormalStream(uint64_t key) : key_(key) {}
@@ -42,8 +44,8 @@ class NormalStream {
   std::array<float, 4> values_{};
 };
 
-// A permutation of [0, n) as a function of (key, index): a Feistel network over the next power of four, walked until it lands
-// inside. n >= 1.
+// A permutation of [0, n) as a function of (key, index): a Feistel network over the next power of
+// four, walked until it lands inside. n >= 1.
 uint64_t PermutedIndex(uint64_t key, uint64_t n, uint64_t index);
 
 }  // namespace holdfast::worker

@@ -32,9 +32,10 @@ absl::Status SessionLink::WantArena(uint64_t data_bytes, uint32_t tensors) {
   return ToStatus(session_->WantArena(data_bytes, kArenaBuffers, tensors), "ask for the arena");
 }
 bool SessionLink::SnapshotReady() const { return session_->SnapshotReady(); }
-absl::Status SessionLink::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                                       uint64_t* stall_ns) {
-  return ToStatus(session_->TakeSnapshot(tensors, step, samples, persist, stall_ns), "take a snapshot");
+absl::Status SessionLink::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step,
+                                       uint64_t samples, bool persist, uint64_t* stall_ns) {
+  return ToStatus(session_->TakeSnapshot(tensors, step, samples, persist, stall_ns),
+                  "take a snapshot");
 }
 void SessionLink::CountSkippedSnapshot() { session_->CountSkippedSnapshot(); }
 uint64_t SessionLink::RestoreStep() const { return session_->RestoreStep(); }

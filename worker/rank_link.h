@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the trainer needs from Holdfast, as a seam: client::Session in a job, a plain arena in tests, nothing when run alone.
-// One thread.
+// What the trainer needs from Holdfast, as a seam: client::Session in a job, a plain arena in
+// tests, nothing when run alone. One thread.
 #ifndef HOLDFAST_WORKER_RANK_LINK_H_
 #define HOLDFAST_WORKER_RANK_LINK_H_
 
@@ -32,8 +32,8 @@ class RankLink {
   virtual bool HasArena() const = 0;
   virtual absl::Status WantArena(uint64_t data_bytes, uint32_t tensors) = 0;
   virtual bool SnapshotReady() const = 0;
-  virtual absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                                    uint64_t* stall_ns) = 0;
+  virtual absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step,
+                                    uint64_t samples, bool persist, uint64_t* stall_ns) = 0;
   virtual void CountSkippedSnapshot() = 0;
   virtual uint64_t RestoreStep() const = 0;  // of the snapshot this attempt starts from; 0: none
   virtual absl::Status Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) = 0;
@@ -52,8 +52,8 @@ class SessionLink final : public RankLink {
   bool HasArena() const override;
   absl::Status WantArena(uint64_t data_bytes, uint32_t tensors) override;
   bool SnapshotReady() const override;
-  absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                            uint64_t* stall_ns) override;
+  absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step,
+                            uint64_t samples, bool persist, uint64_t* stall_ns) override;
   void CountSkippedSnapshot() override;
   uint64_t RestoreStep() const override;
   absl::Status Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) override;

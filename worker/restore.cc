@@ -20,7 +20,8 @@ constexpr std::string_view kCheckpointPrefix = "checkpoint:";
 
 absl::StatusOr<CheckpointSource> ParseCheckpointSource(const std::string& text) {
   const auto fail = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("HOLDFAST_RESTORE: ", text, " is not checkpoint:<store>:j-<job>@<step>.<attempt>"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "HOLDFAST_RESTORE: ", text, " is not checkpoint:<store>:j-<job>@<step>.<attempt>"));
   };
   if (!text.starts_with(kCheckpointPrefix)) return fail();
   const std::string rest = text.substr(kCheckpointPrefix.size());
@@ -41,25 +42,31 @@ absl::StatusOr<CheckpointSource> ParseCheckpointSource(const std::string& text) 
 }
 
 #ifdef HOLDFAST_HAVE_STORE
-absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source, const std::vector<ckpt::TensorView>& tensors) {
+absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source,
+                                          const std::vector<ckpt::TensorView>& tensors) {
   ckpt::StoreOptions options;
   options.use_uring = false;
   options.create = false;
   HF_ASSIGN_OR_RETURN(auto store, ckpt::Store::Open(PosixFileSystem(), source.store, options));
   HF_ASSIGN_OR_RETURN(const ckpt::CommitRecord record, store->ReadCommit(source.id));
   for (const ckpt::TensorView& tensor : tensors) {
-    HF_RETURN_IF_ERROR(store->ReadBox(record, tensor.name, ckpt::Box{tensor.box_offset, tensor.box_size}, tensor.data));
+    HF_RETURN_IF_ERROR(store->ReadBox(record, tensor.name,
+                                      ckpt::Box{tensor.box_offset, tensor.box_size}, tensor.data));
   }
-  return StartPoint{source.id.step, record.samples, absl::StrCat("checkpoint ", ToString(source.id))};
+  return StartPoint{source.id.step, record.samples,
+                    absl::StrCat("checkpoint ", ToString(source.id))};
 }
 #else
-absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source, const std::vector<ckpt::TensorView>&) {
-  return absl::UnimplementedError(absl::StrCat("checkpoint ", ToString(source.id), " in ", source.store, ": this holdfast-worker was ",
-                                               "built without the checkpoint engine; build with -DHOLDFAST_CONTROL_PLANE=ON"));
+absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source,
+                                          const std::vector<ckpt::TensorView>&) {
+  return absl::UnimplementedError(absl::StrCat(
+      "checkpoint ", ToString(source.id), " in ", source.store, ": this holdfast-worker was ",
+      "built without the checkpoint engine; build with -DHOLDFAST_CONTROL_PLANE=ON"));
 }
 #endif
 
-absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore, const std::vector<ckpt::TensorView>& tensors) {
+absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore,
+                                   const std::vector<ckpt::TensorView>& tensors) {
   const uint64_t snapshot_step = link->RestoreStep();
   if (snapshot_step > 0) {
     StartPoint start{snapshot_step, 0, absl::StrCat("memory snapshot of step ", snapshot_step)};
@@ -72,9 +79,11 @@ absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore, c
   }
   if (restore.empty() || restore == "scratch") return StartPoint{};
   if (restore.starts_with("snapshot:")) {
-    return absl::DataLossError(absl::StrCat("HOLDFAST_RESTORE is ", restore, ", but the keeper holds no such snapshot of this rank"));
+    return absl::DataLossError(absl::StrCat(
+        "HOLDFAST_RESTORE is ", restore, ", but the keeper holds no such snapshot of this rank"));
   }
-  return absl::InvalidArgumentError(absl::StrCat("HOLDFAST_RESTORE: ", restore, " is none of scratch, snapshot:... and checkpoint:..."));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "HOLDFAST_RESTORE: ", restore, " is none of scratch, snapshot:... and checkpoint:..."));
 }
 
 }  // namespace holdfast::worker

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an attempt starts: the memory snapshot the keeper holds, a committed checkpoint in a store directory, or scratch.
+// Where an attempt starts: the memory snapshot the keeper holds, a committed checkpoint in a store
+// directory, or scratch.
 #ifndef HOLDFAST_WORKER_RESTORE_H_
 #define HOLDFAST_WORKER_RESTORE_H_
 
@@ -16,8 +17,8 @@
 namespace holdfast::worker {
 
 struct StartPoint {
-  uint64_t step = 0;     // already done; 0: scratch
-  uint64_t samples = 0;  // already consumed
+  uint64_t step = 0;               // already done; 0: scratch
+  uint64_t samples = 0;            // already consumed
   std::string source = "scratch";  // for people
 };
 
@@ -28,12 +29,15 @@ struct CheckpointSource {
 };
 absl::StatusOr<CheckpointSource> ParseCheckpointSource(const std::string& text);
 
-// Reads every box of `tensors` from the store, verified, whatever layout wrote it. UNIMPLEMENTED in a build without the checkpoint
-// engine (-DHOLDFAST_CONTROL_PLANE=OFF).
-absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source, const std::vector<ckpt::TensorView>& tensors);
+// Reads every box of `tensors` from the store, verified, whatever layout wrote it. UNIMPLEMENTED in
+// a build without the checkpoint engine (-DHOLDFAST_CONTROL_PLANE=OFF).
+absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source,
+                                          const std::vector<ckpt::TensorView>& tensors);
 
-// Fills `tensors` from what `link` offers or `restore` (HOLDFAST_RESTORE) names. For step 0 they are left alone.
-absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore, const std::vector<ckpt::TensorView>& tensors);
+// Fills `tensors` from what `link` offers or `restore` (HOLDFAST_RESTORE) names. For step 0 they
+// are left alone.
+absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore,
+                                   const std::vector<ckpt::TensorView>& tensors);
 
 }  // namespace holdfast::worker
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/state.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
+
+#include <algorithm>
 
 #include "worker/philox.h"
 
@@ -19,7 +19,8 @@ void InitialisePart(const Part& part, uint64_t seed, float* out) {
   const uint64_t rows = part.box_size[0], cols = part.box_size[1], width = part.global_shape[1];
   for (uint64_t r = 0; r < rows; ++r) {
     const uint64_t first = (part.box_offset[0] + r) * width + part.box_offset[1];
-    for (uint64_t c = 0; c < cols; ++c) *out++ = static_cast<float>(part.init_std) * normal.At(first + c);
+    for (uint64_t c = 0; c < cols; ++c)
+      *out++ = static_cast<float>(part.init_std) * normal.At(first + c);
   }
 }
 
@@ -28,7 +29,8 @@ void InitialisePart(const Part& part, uint64_t seed, float* out) {
 TrainState::TrainState(const ModelConfig& model, const parallel::Mesh& mesh) : mesh_(mesh) {
   for (Bucket& plan : BuildLayout(model, mesh.tp(), mesh.tp_index())) {
     const int64_t n = plan.elements;
-    FlatBucket bucket{std::move(plan), at::zeros({n}), at::zeros({n}), at::zeros({n}), at::zeros({n})};
+    FlatBucket bucket{std::move(plan), at::zeros({n}), at::zeros({n}), at::zeros({n}),
+                      at::zeros({n})};
     for (const Leaf& leaf : bucket.plan.leaves) {
       const auto view = [&](const at::Tensor& flat) {
         const at::Tensor part = flat.narrow(0, leaf.offset, leaf.elements());
@@ -64,15 +66,17 @@ void TrainState::ZeroGradients() {
 std::vector<ckpt::TensorView> TrainState::Views() const {
   std::vector<ckpt::TensorView> views;
   for (const FlatBucket& bucket : buckets_) {
-    const std::pair<const char*, const at::Tensor*> kinds[] = {
-        {"param.", &bucket.param}, {"exp_avg.", &bucket.exp_avg}, {"exp_avg_sq.", &bucket.exp_avg_sq}};
+    const std::pair<const char*, const at::Tensor*> kinds[] = {{"param.", &bucket.param},
+                                                               {"exp_avg.", &bucket.exp_avg},
+                                                               {"exp_avg_sq.", &bucket.exp_avg_sq}};
     for (const auto& [prefix, flat] : kinds) {
       for (const Leaf& leaf : bucket.plan.leaves) {
         const int replica = leaf.split ? mesh_.dp_index() : mesh_.rank();
         float* data = flat->data_ptr<float>() + leaf.offset;
         for (const Part& part : leaf.parts) {
-          views.push_back({prefix + part.name, rank::kF32, part.global_shape, part.box_offset, part.box_size,
-                           static_cast<uint32_t>(replica), data, static_cast<uint64_t>(part.elements()) * sizeof(float)});
+          views.push_back({prefix + part.name, rank::kF32, part.global_shape, part.box_offset,
+                           part.box_size, static_cast<uint32_t>(replica), data,
+                           static_cast<uint64_t>(part.elements()) * sizeof(float)});
           data += part.elements();
         }
       }

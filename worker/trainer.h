@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop of one rank. One step, on all ranks: forward and backward passes, gradients summed over dp bucket by bucket, one
-// last reduction of a few numbers over all ranks (loss, gradient norm, and what must be agreed: snapshot ready, stop, save), then
-// the update, then the snapshot. Nothing is applied before that last collective, so a failure leaves every rank at the same step.
+// The training loop of one rank. One step, on all ranks: forward and backward passes, gradients
+// summed over dp bucket by bucket, one last reduction of a few numbers over all ranks (loss,
+// gradient norm, and what must be agreed: snapshot ready, stop, save), then the update, then the
+// snapshot. Nothing is applied before that last collective, so a failure leaves every rank at the
+// same step.
 #ifndef HOLDFAST_WORKER_TRAINER_H_
 #define HOLDFAST_WORKER_TRAINER_H_
 
@@ -25,14 +27,16 @@
 
 namespace holdfast::worker {
 
-// A drill: one rank leaves micro-batch 0 out of its gradient at one step, as a silent fault would. step 0: none.
+// A drill: one rank leaves micro-batch 0 out of its gradient at one step, as a silent fault would.
+// step 0: none.
 struct DropMicroBatch {
   int64_t step = 0, rank = 0;
 };
 
 struct TrainerOptions {
   Config config;  // with parallel.dp resolved
-  int64_t snapshot_every = 1, persist_every = 0;  // steps; 0: never (the last step is always persisted)
+  int64_t snapshot_every = 1,
+          persist_every = 0;  // steps; 0: never (the last step is always persisted)
   DropMicroBatch drop;
   std::function<void(const rank::StepRecord&)> on_step;  // after each finished step; may be empty
 };
@@ -42,14 +46,15 @@ enum class RunEnd { kDone, kStopped, kStale };
 // Not owned: groups' peers, link, data and clock outlive the trainer. One thread.
 class Trainer {
  public:
-  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups, RankLink* link, const SampleSource* data,
-          const Clock* clock);
+  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups,
+          RankLink* link, const SampleSource* data, const Clock* clock);
 
   // Arena, then the state: from the link's snapshot, the checkpoint `restore` names, or the seed.
   absl::StatusOr<StartPoint> Prepare(const std::string& restore);
 
-  // Steps until the last one, a stop, or a newer attempt. UNAVAILABLE: a peer is lost. OUT_OF_RANGE: loss or gradient not finite.
-  // DATA_LOSS and the like: data. ABORTED: the snapshot could not be sealed.
+  // Steps until the last one, a stop, or a newer attempt. UNAVAILABLE: a peer is lost.
+  // OUT_OF_RANGE: loss or gradient not finite. DATA_LOSS and the like: data. ABORTED: the snapshot
+  // could not be sealed.
   absl::StatusOr<RunEnd> Run();
 
   TrainState& state() { return state_; }

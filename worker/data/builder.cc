@@ -11,9 +11,12 @@
 namespace holdfast::worker {
 namespace {
 
-// Length of the valid UTF-8 sequence at `at`, 0 when there is none (overlong, surrogate, past U+10FFFF, cut short).
+// Length of the valid UTF-8 sequence at `at`, 0 when there is none (overlong, surrogate, past
+// U+10FFFF, cut short).
 size_t SequenceLength(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<uint8_t>(text[at + i]) : 0; };
+  const auto byte = [&](size_t i) {
+    return at + i < text.size() ? static_cast<uint8_t>(text[at + i]) : 0;
+  };
   const auto continues = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
   const uint8_t first = byte(0), second = byte(1);
   if (first < 0x80) return 1;
@@ -33,7 +36,8 @@ absl::StatusOr<std::string> ReadInput(FileSystem* fs, const std::string& path) {
   HF_ASSIGN_OR_RETURN(auto file, fs->OpenForRead(path));
   HF_ASSIGN_OR_RETURN(const uint64_t bytes, file->Size());
   if (bytes > kInputBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", bytes, " bytes; an input has at most 4 GiB, split it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", bytes, " bytes; an input has at most 4 GiB, split it"));
   }
   std::string text(bytes, '\0');
   HF_ASSIGN_OR_RETURN(const size_t got, file->ReadAt(0, text.data(), text.size()));
@@ -42,17 +46,22 @@ absl::StatusOr<std::string> ReadInput(FileSystem* fs, const std::string& path) {
 }
 
 absl::Status CheckOptions(const BuildOptions& options) {
-  if (options.inputs.empty()) return absl::InvalidArgumentError("--input: name at least one text file");
-  if (options.prefix.empty()) return absl::InvalidArgumentError("--out: name the prefix of the files to write");
+  if (options.inputs.empty())
+    return absl::InvalidArgumentError("--input: name at least one text file");
+  if (options.prefix.empty())
+    return absl::InvalidArgumentError("--out: name the prefix of the files to write");
   if (options.byte_level && !options.tokenizer.empty()) {
     return absl::InvalidArgumentError("--byte-level and --tokenizer exclude each other");
   }
   if (options.byte_level && options.vocab != 0 && options.vocab != 256) {
-    return absl::InvalidArgumentError(absl::StrCat("--vocab ", options.vocab, ": with --byte-level it is 256"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--vocab ", options.vocab, ": with --byte-level it is 256"));
   }
-  if (!options.byte_level && options.tokenizer.empty() && (options.vocab < 300 || options.vocab > 1'000'000)) {
-    return absl::InvalidArgumentError(absl::StrCat("--vocab ", options.vocab,
-                                                   " is not a whole number from 300 to 1000000 (259 entries are bytes and marks)"));
+  if (!options.byte_level && options.tokenizer.empty() &&
+      (options.vocab < 300 || options.vocab > 1'000'000)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--vocab ", options.vocab,
+        " is not a whole number from 300 to 1000000 (259 entries are bytes and marks)"));
   }
   return absl::OkStatus();
 }
@@ -68,7 +77,8 @@ absl::StatusOr<Corpus> ReadCorpus(FileSystem* fs, const BuildOptions& options) {
     HF_ASSIGN_OR_RETURN(const std::string raw, ReadInput(fs, path));
     std::string text = ToUtf8(raw);
     corpus.bytes += text.size();
-    std::vector<std::string> documents = options.whole_files ? std::vector<std::string>{std::move(text)} : SplitParagraphs(text);
+    std::vector<std::string> documents =
+        options.whole_files ? std::vector<std::string>{std::move(text)} : SplitParagraphs(text);
     std::erase_if(documents, [](const std::string& document) { return document.empty(); });
     if (documents.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no text"));
     std::move(documents.begin(), documents.end(), std::back_inserter(corpus.documents));
@@ -76,8 +86,10 @@ absl::StatusOr<Corpus> ReadCorpus(FileSystem* fs, const BuildOptions& options) {
   return corpus;
 }
 
-absl::StatusOr<std::string> ModelFor(FileSystem* fs, const BuildOptions& options, const Corpus& corpus) {
-  if (options.tokenizer.empty()) return TrainTokenizer(SampleDocuments(corpus.documents, options.train_bytes), options.vocab);
+absl::StatusOr<std::string> ModelFor(FileSystem* fs, const BuildOptions& options,
+                                     const Corpus& corpus) {
+  if (options.tokenizer.empty())
+    return TrainTokenizer(SampleDocuments(corpus.documents, options.train_bytes), options.vocab);
   return ReadInput(fs, options.tokenizer);
 }
 
@@ -118,7 +130,8 @@ std::vector<std::string> SplitParagraphs(const std::string& text) {
   return paragraphs;
 }
 
-std::vector<std::string> SampleDocuments(const std::vector<std::string>& documents, uint64_t bytes) {
+std::vector<std::string> SampleDocuments(const std::vector<std::string>& documents,
+                                         uint64_t bytes) {
   uint64_t total = 0;
   for (const std::string& document : documents) total += document.size();
   if (total <= bytes) return documents;
@@ -127,7 +140,8 @@ std::vector<std::string> SampleDocuments(const std::vector<std::string>& documen
   for (const std::string& document : documents) {
     seen += document.size();
     // Keep the taken share at or below bytes / total all along.
-    if ((taken + document.size()) * static_cast<double>(total) > static_cast<double>(seen) * bytes) continue;
+    if ((taken + document.size()) * static_cast<double>(total) > static_cast<double>(seen) * bytes)
+      continue;
     taken += document.size();
     sample.push_back(document);
   }
@@ -142,12 +156,17 @@ absl::StatusOr<BuildResult> BuildData(FileSystem* fs, const BuildOptions& option
   std::string model;
   if (!options.byte_level) {
     HF_ASSIGN_OR_RETURN(model, ModelFor(fs, options, corpus));
-    HF_ASSIGN_OR_RETURN(tokenizer, SentencePieceTokenizer(model, options.tokenizer.empty() ? "the trained model" : options.tokenizer));
+    HF_ASSIGN_OR_RETURN(
+        tokenizer, SentencePieceTokenizer(
+                       model, options.tokenizer.empty() ? "the trained model" : options.tokenizer));
   }
-  HF_ASSIGN_OR_RETURN(auto writer, IndexedDatasetWriter::Create(fs, options.prefix, TokenTypeFor(tokenizer->vocab())));
-  for (const std::string& document : corpus.documents) HF_RETURN_IF_ERROR(writer->AddDocument(tokenizer->Encode(document)));
+  HF_ASSIGN_OR_RETURN(auto writer, IndexedDatasetWriter::Create(fs, options.prefix,
+                                                                TokenTypeFor(tokenizer->vocab())));
+  for (const std::string& document : corpus.documents)
+    HF_RETURN_IF_ERROR(writer->AddDocument(tokenizer->Encode(document)));
   // The tokenizer first: token files without theirs are of no use.
-  if (!options.byte_level) HF_RETURN_IF_ERROR(fs->WriteFileDurably(options.prefix + ".model", model));
+  if (!options.byte_level)
+    HF_RETURN_IF_ERROR(fs->WriteFileDurably(options.prefix + ".model", model));
   HF_RETURN_IF_ERROR(writer->Finish());
   return BuildResult{writer->documents(), writer->tokens(), corpus.bytes, tokenizer->vocab()};
 }

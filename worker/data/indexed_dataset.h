@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token files in Megatron-LM's format: PREFIX.bin holds raw little-endian tokens, PREFIX.idx where each document lies.
-// docs/train.md gives the bytes. One sequence is one document.
+// Token files in Megatron-LM's format: PREFIX.bin holds raw little-endian tokens, PREFIX.idx where
+// each document lies. docs/train.md gives the bytes. One sequence is one document.
 #ifndef HOLDFAST_WORKER_DATA_INDEXED_DATASET_H_
 #define HOLDFAST_WORKER_DATA_INDEXED_DATASET_H_
 
@@ -25,10 +25,13 @@ TokenType TokenTypeFor(uint64_t vocab);
 // The bytes of an .idx for documents of these lengths (in tokens).
 std::string EncodeIndex(TokenType type, const std::vector<int32_t>& lengths);
 
-// Writes PREFIX.bin and PREFIX.idx under temporary names and renames them in Finish(); what was not finished is removed.
+// Writes PREFIX.bin and PREFIX.idx under temporary names and renames them in Finish(); what was not
+// finished is removed.
 class IndexedDatasetWriter {
  public:
-  static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(FileSystem* fs, const std::string& prefix, TokenType type);
+  static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(FileSystem* fs,
+                                                                      const std::string& prefix,
+                                                                      TokenType type);
   ~IndexedDatasetWriter();
   // INVALID_ARGUMENT for a token outside the type or an empty or too long document.
   absl::Status AddDocument(const std::vector<int32_t>& tokens);
@@ -37,7 +40,8 @@ class IndexedDatasetWriter {
   uint64_t tokens() const { return tokens_; }
 
  private:
-  IndexedDatasetWriter(FileSystem* fs, std::string prefix, TokenType type, std::unique_ptr<WritableFile> bin);
+  IndexedDatasetWriter(FileSystem* fs, std::string prefix, TokenType type,
+                       std::unique_ptr<WritableFile> bin);
   absl::Status Flush();
 
   FileSystem* fs_;
@@ -53,9 +57,10 @@ class IndexedDatasetWriter {
 // Reads any range of tokens. Threads: may be shared (reads are positioned).
 class IndexedDataset {
  public:
-  // Checks the whole .idx against itself and against the size of the .bin. NOT_FOUND for a missing file, DATA_LOSS naming file and
-  // field for one that is cut short or does not match.
-  static absl::StatusOr<std::unique_ptr<IndexedDataset>> Open(FileSystem* fs, const std::string& prefix);
+  // Checks the whole .idx against itself and against the size of the .bin. NOT_FOUND for a missing
+  // file, DATA_LOSS naming file and field for one that is cut short or does not match.
+  static absl::StatusOr<std::unique_ptr<IndexedDataset>> Open(FileSystem* fs,
+                                                              const std::string& prefix);
 
   uint64_t tokens() const { return tokens_; }
   uint64_t documents() const { return documents_; }
@@ -77,7 +82,8 @@ class IndexedDataset {
 
 // How often each token occurs; `counts` grows to the largest token + 1.
 absl::Status CountTokens(const IndexedDataset& data, std::vector<uint64_t>* counts);
-// Entropy in nats a token of the distribution that `counts` gives: what the best context-free guess loses.
+// Entropy in nats a token of the distribution that `counts` gives: what the best context-free guess
+// loses.
 double UnigramEntropy(const std::vector<uint64_t>& counts);
 
 }  // namespace holdfast::worker

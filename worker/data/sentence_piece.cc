@@ -46,7 +46,8 @@ struct SentencePieceModel::Impl {
 SentencePieceModel::SentencePieceModel() : impl_(std::make_unique<Impl>()) {}
 SentencePieceModel::~SentencePieceModel() = default;
 
-std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(const std::string& model, std::string* error) {
+std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(const std::string& model,
+                                                             std::string* error) {
   std::unique_ptr<SentencePieceModel> loaded(new SentencePieceModel());
   const auto status = loaded->impl_->processor.LoadFromSerializedProto(model);
   if (status.ok()) return loaded;
@@ -56,12 +57,17 @@ std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(const std::string& 
 
 int SentencePieceModel::size() const { return impl_->processor.GetPieceSize(); }
 int SentencePieceModel::end_id() const { return impl_->processor.eos_id(); }
-std::vector<int> SentencePieceModel::Encode(const std::string& text) const { return impl_->processor.EncodeAsIds(text); }
-std::string SentencePieceModel::Decode(const std::vector<int>& tokens) const { return impl_->processor.DecodeIds(tokens); }
+std::vector<int> SentencePieceModel::Encode(const std::string& text) const {
+  return impl_->processor.EncodeAsIds(text);
+}
+std::string SentencePieceModel::Decode(const std::vector<int>& tokens) const {
+  return impl_->processor.DecodeIds(tokens);
+}
 
-bool TrainSentencePiece(const std::vector<std::string>& documents, int64_t vocab, std::string* model, std::string* error) {
-  // Identity normalisation and byte fallback: decoding gives back every byte of the text. One thread, no sampling: the same text
-  // gives the same model. Only errors are logged.
+bool TrainSentencePiece(const std::vector<std::string>& documents, int64_t vocab,
+                        std::string* model, std::string* error) {
+  // Identity normalisation and byte fallback: decoding gives back every byte of the text. One
+  // thread, no sampling: the same text gives the same model. Only errors are logged.
   const std::unordered_map<std::string, std::string> arguments = {
       {"model_type", "bpe"},
       {"vocab_size", std::to_string(vocab)},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece without its headers: those put std::string_view into namespace absl, where Abseil's own is, so that no file can
-// include both. Errors are plain texts. One thread.
+// SentencePiece without its headers: those put std::string_view into namespace absl, where Abseil's
+// own is, so that no file can include both. Errors are plain texts. One thread.
 #ifndef HOLDFAST_WORKER_DATA_SENTENCE_PIECE_H_
 #define HOLDFAST_WORKER_DATA_SENTENCE_PIECE_H_
 
@@ -28,7 +28,8 @@ class SentencePieceModel {
 };
 
 // Trains a BPE of `vocab` entries on the lines of `documents`; false with the reason in `error`.
-bool TrainSentencePiece(const std::vector<std::string>& documents, int64_t vocab, std::string* model, std::string* error);
+bool TrainSentencePiece(const std::vector<std::string>& documents, int64_t vocab,
+                        std::string* model, std::string* error);
 
 }  // namespace holdfast::worker
 

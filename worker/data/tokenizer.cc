@@ -38,7 +38,9 @@ class Pieces final : public Tokenizer {
     tokens.push_back(model_->end_id());
     return tokens;
   }
-  std::string Decode(const std::vector<int32_t>& tokens) const override { return model_->Decode(tokens); }
+  std::string Decode(const std::vector<int32_t>& tokens) const override {
+    return model_->Decode(tokens);
+  }
 
  private:
   std::unique_ptr<SentencePieceModel> model_;
@@ -48,20 +50,26 @@ class Pieces final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> ByteTokenizer() { return std::make_unique<Bytes>(); }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> SentencePieceTokenizer(const std::string& model, const std::string& origin) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> SentencePieceTokenizer(const std::string& model,
+                                                                  const std::string& origin) {
   std::string error;
   std::unique_ptr<SentencePieceModel> loaded = SentencePieceModel::Load(model, &error);
-  if (!loaded) return absl::InvalidArgumentError(absl::StrCat(origin, ": is not a SentencePiece model: ", error));
+  if (!loaded)
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": is not a SentencePiece model: ", error));
   if (loaded->end_id() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": has no end-of-sentence token, which ends documents"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": has no end-of-sentence token, which ends documents"));
   }
   return std::unique_ptr<Tokenizer>(std::make_unique<Pieces>(std::move(loaded)));
 }
 
-absl::StatusOr<std::string> TrainTokenizer(const std::vector<std::string>& documents, int64_t vocab) {
+absl::StatusOr<std::string> TrainTokenizer(const std::vector<std::string>& documents,
+                                           int64_t vocab) {
   std::string model, error;
   if (!TrainSentencePiece(documents, vocab, &model, &error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--vocab ", vocab, ": the tokenizer could not be trained: ", error));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--vocab ", vocab, ": the tokenizer could not be trained: ", error));
   }
   return model;
 }

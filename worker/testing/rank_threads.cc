@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/testing/rank_threads.h"
 
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
 #include <cstring>
 #include <memory>
 #include <thread>
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +20,8 @@ void CopyOut(TrainState& state, RankOutcome* out) {
   std::vector<ckpt::TensorView> views = state.Views();
   for (const ckpt::TensorView& view : views) {
     const float* values = static_cast<const float*>(view.data);
-    out->boxes.push_back({view.name, view.global_shape, view.box_offset, view.box_size, view.replica,
+    out->boxes.push_back({view.name, view.global_shape, view.box_offset, view.box_size,
+                          view.replica,
                           std::vector<float>(values, values + view.bytes / sizeof(float))});
   }
   // Gradients lie as the parameters do.
@@ -28,17 +29,21 @@ void CopyOut(TrainState& state, RankOutcome* out) {
     const float* grad = bucket.grad.data_ptr<float>();
     const float* param = bucket.param.data_ptr<float>();
     for (const ckpt::TensorView& view : views) {
-      const int64_t at = static_cast<const float*>(view.data) - param, n = static_cast<int64_t>(view.bytes / sizeof(float));
+      const int64_t at = static_cast<const float*>(view.data) - param,
+                    n = static_cast<int64_t>(view.bytes / sizeof(float));
       if (!view.name.starts_with("param.") || at < 0 || at >= bucket.plan.elements) continue;
-      out->boxes.push_back({"grad." + view.name.substr(6), view.global_shape, view.box_offset, view.box_size, view.replica,
+      out->boxes.push_back({"grad." + view.name.substr(6), view.global_shape, view.box_offset,
+                            view.box_size, view.replica,
                             std::vector<float>(grad + at, grad + at + n)});
     }
   }
 }
 
-void RunRank(const RunPlan& plan, int rank, const c10::intrusive_ptr<c10d::Store>& store, RankOutcome* out) {
+void RunRank(const RunPlan& plan, int rank, const c10::intrusive_ptr<c10d::Store>& store,
+             RankOutcome* out) {
   const Config& config = plan.config;
-  auto mesh = parallel::Mesh::Create(config.parallel.dp, config.parallel.tp, rank, config.parallel.dp * config.parallel.tp);
+  auto mesh = parallel::Mesh::Create(config.parallel.dp, config.parallel.tp, rank,
+                                     config.parallel.dp * config.parallel.tp);
   if (!mesh.ok()) return void(out->status = mesh.status());
   parallel::GroupOptions group_options;
   group_options.timeout_ms = kTimeoutMs;
@@ -74,7 +79,9 @@ void RunRank(const RunPlan& plan, int rank, const c10::intrusive_ptr<c10d::Store
 int64_t FlatIndex(const HeldBox& box, int64_t element) {
   const int64_t cols = box.size.size() == 2 ? static_cast<int64_t>(box.size[1]) : 1;
   const int64_t row = element / cols + static_cast<int64_t>(box.offset[0]);
-  return box.size.size() == 2 ? row * static_cast<int64_t>(box.global_shape[1]) + element % cols + static_cast<int64_t>(box.offset[1]) : row;
+  return box.size.size() == 2 ? row * static_cast<int64_t>(box.global_shape[1]) + element % cols +
+                                    static_cast<int64_t>(box.offset[1])
+                              : row;
 }
 
 }  // namespace
@@ -85,12 +92,14 @@ std::vector<RankOutcome> RunRanks(const RunPlan& plan) {
   std::vector<RankOutcome> outcomes(ranks);
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { RunRank(plan, rank, store, &outcomes[rank]); });
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] { RunRank(plan, rank, store, &outcomes[rank]); });
   for (std::thread& thread : threads) thread.join();
   return outcomes;
 }
 
-std::map<std::string, std::vector<float>> Assemble(const std::vector<RankOutcome>& ranks, std::string* problem) {
+std::map<std::string, std::vector<float>> Assemble(const std::vector<RankOutcome>& ranks,
+                                                   std::string* problem) {
   std::map<std::string, std::vector<float>> tensors;
   std::map<std::string, std::vector<bool>> filled;
   for (int pass = 0; pass < 2; ++pass) {  // first what is written, then the copies
@@ -105,7 +114,8 @@ std::map<std::string, std::vector<float>> Assemble(const std::vector<RankOutcome
         mask.resize(total);
         for (size_t i = 0; i < box.values.size(); ++i) {
           const int64_t at = FlatIndex(box, static_cast<int64_t>(i));
-          if (pass == 1 && std::memcmp(&tensor[at], &box.values[i], sizeof(float)) != 0) *problem = box.name + ": replicas differ";
+          if (pass == 1 && std::memcmp(&tensor[at], &box.values[i], sizeof(float)) != 0)
+            *problem = box.name + ": replicas differ";
           if (pass == 0 && mask[at]) *problem = box.name + ": written twice";
           if (pass == 0) tensor[at] = box.values[i], mask[at] = true;
         }

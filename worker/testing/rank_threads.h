@@ -33,21 +33,23 @@ struct RankOutcome {
 };
 
 struct RunPlan {
-  Config config = {};                        // dp and tp decide how many ranks run
+  Config config = {};                          // dp and tp decide how many ranks run
   std::vector<ArenaMemory>* arenas = nullptr;  // one a rank; null: no arena
   uint64_t attempt = 1;
   int64_t snapshot_every = 1, persist_every = 0;
-  std::string restore = {};                  // HOLDFAST_RESTORE
+  std::string restore = {};  // HOLDFAST_RESTORE
   DropMicroBatch drop = {};
-  bool skip_gradient_reduction = false;      // a fault: every dp coordinate keeps its own gradients
+  bool skip_gradient_reduction = false;  // a fault: every dp coordinate keeps its own gradients
   std::function<void(int rank, ArenaLink* link)> arrange = {};
   std::function<void(int rank, TrainState* state)> after_prepare = {};
 };
 
 std::vector<RankOutcome> RunRanks(const RunPlan& plan);
 
-// Global tensors from the boxes of replica 0. `problem` names a tensor whose replicas differ in any bit, or that has holes.
-std::map<std::string, std::vector<float>> Assemble(const std::vector<RankOutcome>& ranks, std::string* problem);
+// Global tensors from the boxes of replica 0. `problem` names a tensor whose replicas differ in any
+// bit, or that has holes.
+std::map<std::string, std::vector<float>> Assemble(const std::vector<RankOutcome>& ranks,
+                                                   std::string* problem);
 
 }  // namespace holdfast::worker
 
