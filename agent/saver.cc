@@ -73,8 +73,7 @@ bool Saver::ListPrepared(JobId job, const std::string& directory,
                          std::function<void(absl::StatusOr<std::vector<ckpt::RankManifest>>)> done) {
   return queue_.Push([this, job, directory, done = std::move(done)] {
     const absl::StatusOr<ckpt::Store*> store = Open(directory);
-    absl::StatusOr<std::vector<ckpt::RankManifest>> found = store.status();
-    if (store.ok()) found = (*store)->ListPrepared(job);
+    auto found = store.ok() ? (*store)->ListPrepared(job) : absl::StatusOr<std::vector<ckpt::RankManifest>>(store.status());
     loop_->Post([done, found = std::move(found)]() mutable { done(std::move(found)); });
   });
 }
