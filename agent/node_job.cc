@@ -460,6 +460,7 @@ void NodeJob::AddReport(int64_t now_ns, v1::NodeReport* out) const {
   job->set_attempt(started_attempt_);
   for (const auto& [unused, rank] : ranks_) *job->add_ranks() = rank.Report(id_.value, now_ns);
   job->set_keeper_alive(attached_);
+  job->set_adopting(keeper_.running() && !attached_);
   const bool unclear = (keeper_.running() && !attached_) || burying_;
   job->set_clean(!AnyAlive() && starting_.empty() && !left_behind_ && !unclear);
   job->set_dirty_reason(dirty_reason_.empty() ? keeper_error_ : dirty_reason_);
