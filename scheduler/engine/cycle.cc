@@ -81,7 +81,9 @@ uint32_t WorldSize(const v1::Placement& placement) {
   return ranks;
 }
 
-bool ExpectsCheckpoints(const v1::JobSpec& spec) { return spec.expects_checkpoints() || !spec.trainer_config().empty(); }
+bool ExpectsCheckpoints(const v1::JobSpec& spec) {
+  return spec.expects_checkpoints() || spec.persist_every_steps() > 0 || !spec.trainer_config().empty();
+}
 
 bool IsLost(Cycle& c, const std::string& node) {
   const records::NodeRecord* record = c.txn.FindNode(node);

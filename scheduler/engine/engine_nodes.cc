@@ -201,7 +201,14 @@ void Engine::JudgeNodes(Cycle& c) {
     AddNodeEvent(c, name, "node.lost", verdict.reason);
     Facts* all = &c.facts;
     const int64_t now_ns = c.now.mono_ns;
-    c.txn.AfterCommit([all, name, now_ns] { all->mass_loss.NoteLoss(name, now_ns); });
+    c.txn.AfterCommit([all, name, now_ns] {
+      all->mass_loss.NoteLoss(name, now_ns);
+      // It asks again for what it has prepared, and mentions what it has, when it is back.
+      for (auto& [id, job] : all->jobs) {
+        job.orders.erase(name);
+        if (const auto on_node = job.nodes.find(name); on_node != job.nodes.end()) on_node->second.known = false;
+      }
+    });
   }
 }
 

@@ -24,7 +24,8 @@ struct RankFact {
   v1::RankPhase phase = v1::RANK_PHASE_UNSPECIFIED;  // UNSPECIFIED: not seen yet
   int32_t exit_code = 0;
   bool oom_killed = false;
-  int64_t ended_ns = 0;          // exit, stop or disappearance, on our monotonic clock
+  int64_t ended_ns = 0;          // exit or disappearance, on our monotonic clock
+  int64_t stopped_ns = 0;        // since when it has been STOPPED; 0: it is not. Kept when it is killed in that state
   int stopped_levels = 0;        // levels in a row that said STOPPED; an edge counts as two
   uint64_t step = 0;
   bool has_loss = false;

@@ -26,30 +26,31 @@ std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::str
   return "";
 }
 
-// What went wrong with one rank, or nothing.
-bool Judge(Cycle& c, const RankFact& f, const std::string& node, RankFailure* out) {
+// What went wrong with one rank before `not_after_ns`, or nothing.
+bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t not_after_ns, RankFailure* out) {
   out->at_mono_ns = f.ended_ns;
-  if (f.phase == v1::RANK_PHASE_EXITED) {
-    out->kind = FailureKind::kExit;
-    return f.exit_code != 0;
-  }
-  if (f.phase == v1::RANK_PHASE_START_FAILED) {
-    out->kind = FailureKind::kStartFailed;
-    return true;
-  }
-  if (f.vanished) {
+  if (f.vanished && f.ended_ns <= not_after_ns) {
     out->kind = FailureKind::kVanished;
     return true;
   }
-  if (f.phase == v1::RANK_PHASE_STOPPED && f.stopped_levels >= kStoppedLevels) {
+  if (f.phase == v1::RANK_PHASE_EXITED && f.ended_ns <= not_after_ns) {
+    out->kind = FailureKind::kExit;
+    return f.exit_code != 0;
+  }
+  if (f.phase == v1::RANK_PHASE_START_FAILED && f.ended_ns <= not_after_ns) {
+    out->kind = FailureKind::kStartFailed;
+    return true;
+  }
+  if (f.stopped_levels >= kStoppedLevels && f.stopped_ns <= not_after_ns) {  // also when it was killed meanwhile
     out->kind = FailureKind::kStopped;
+    out->at_mono_ns = f.stopped_ns;
     return true;
   }
   if (IsLost(c, node)) {
     out->kind = FailureKind::kNodeLost;
     const auto facts = c.facts.nodes.find(node);
     out->at_mono_ns = facts == c.facts.nodes.end() ? c.now.mono_ns : facts->second.last_beat_ns;
-    return true;
+    return out->at_mono_ns <= not_after_ns;
   }
   return false;
 }
@@ -114,8 +115,8 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.stderr_tail = f.stderr_tail;
       failure.detail = f.detail;
       failure.device_reason = DeviceReason(c, job, node.node(), placed.rank());
-      if (Judge(c, f, node.node(), &failure)) {
-        if (failure.at_mono_ns <= not_after_ns) failures.push_back(failure);
+      if (Judge(c, f, node.node(), not_after_ns, &failure)) {
+        failures.push_back(failure);
       } else if (RankEndedWell(f)) {
         ended_well.push_back(placed.rank());
       } else {

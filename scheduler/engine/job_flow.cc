@@ -318,6 +318,11 @@ void SettleJob(Cycle& c, uint64_t id) {
     ForgetFactsIfSettled(c, id);
     return;
   }
+  JobFacts& facts = c.job_facts(id);
+  if (facts.attempt != c.txn.FindJob(id)->last_run_attempt()) {  // after a restart of the scheduler
+    facts.attempt = c.txn.FindJob(id)->last_run_attempt();
+    facts.ranks.clear();
+  }
   FollowHolds(c, id);
   const records::JobRecord* job = c.txn.FindJob(id);
   switch (job->status().state()) {

@@ -12,6 +12,7 @@ namespace holdfast::sched {
 namespace {
 
 constexpr int kMissingLevelsMax = 2;  // one level may have been on its way when the rank started
+constexpr int64_t kWithKeeperNs = 2 * kNsPerSec;  // ranks die with their keeper by PDEATHSIG; either may be told first
 constexpr int64_t kAgeMaxMs = 24 * 3600 * 1000;
 
 int64_t AgeToNs(int64_t age_ms, Now now) { return now.mono_ns - std::clamp<int64_t>(age_ms, 0, kAgeMaxMs) * kNsPerMs; }
@@ -34,11 +35,10 @@ void CopyPhase(const v1::RankReport& report, int64_t happened_ns, RankFact* f) {
   if (HasEnded(*f) && !HasEnded(report)) return;  // a level that was on its way when the rank ended
   if (HasEnded(report) && f->ended_ns == 0) f->ended_ns = happened_ns;
   if (report.phase() == v1::RANK_PHASE_STOPPED) {
-    if (f->stopped_levels == 0) f->ended_ns = happened_ns;
-    ++f->stopped_levels;
+    if (f->stopped_levels++ == 0) f->stopped_ns = happened_ns;
   } else if (!HasEnded(report)) {
     f->stopped_levels = 0;
-    f->ended_ns = 0;
+    f->stopped_ns = 0;
   }
   f->phase = report.phase();
   f->exit_code = report.exit_code();
@@ -123,6 +123,8 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
   JobFacts& facts = FactsOf(c, job);
   NodeOfJob& known = facts.nodes[node];
   known.known = true;
+  known.clean = false;
+  if (on_node.adopting()) return;  // unknown is not gone
   known.attempt = on_node.attempt();
   known.clean = on_node.clean();
   known.dirty_reason = on_node.dirty_reason();
@@ -130,7 +132,8 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
   known.ranks_ended = on_node.ranks_size() > 0 && on_node.attempt() >= job.last_run_attempt() &&
                       std::all_of(on_node.ranks().begin(), on_node.ranks().end(), [](const auto& r) { return HasEnded(r); });
   for (const auto& rank : on_node.ranks()) {
-    const int64_t happened_ns = rank.phase() == v1::RANK_PHASE_STOPPED ? c.now.mono_ns : AgeToNs(rank.exit_age_ms(), c.now);
+    const bool stopped = rank.phase() == v1::RANK_PHASE_STOPPED;
+    const int64_t happened_ns = stopped ? c.now.mono_ns : AgeToNs(rank.exit_age_ms(), c.now);
     AbsorbRank(c, job, node, rank, happened_ns);
   }
   AbsorbArenas(&facts, node, on_node);
@@ -163,6 +166,30 @@ void AbsorbDevices(Cycle& c, const std::string& node, const v1::NodeReport& repo
   }
 }
 
+// Jobs that have to do with the node, or that it mentioned before, and that its level leaves out now.
+std::set<uint64_t> JobsNotMentioned(Cycle& c, const std::string& node, const std::set<uint64_t>& mentioned) {
+  std::set<uint64_t> jobs;
+  for (const uint64_t id : c.txn.ActiveJobs()) {
+    if (!mentioned.count(id) && NodesOfJob(c, *c.txn.FindJob(id)).count(node)) jobs.insert(id);
+  }
+  for (const auto& [id, facts] : c.facts.jobs) {
+    if (!mentioned.count(id) && facts.nodes.count(node) && c.txn.FindJob(id) != nullptr) jobs.insert(id);
+  }
+  return jobs;
+}
+
+void AbsorbAbsence(Cycle& c, const records::JobRecord& job, const std::string& node) {
+  JobFacts& facts = FactsOf(c, job);
+  NodeOfJob& known = facts.nodes[node];
+  if (known.known) c.dirty_nodes.insert(node);
+  known.known = false;
+  known.clean = true;
+  known.ranks_ended = false;
+  known.dirty_reason.clear();
+  CountLevel(&facts, node);
+  AbsorbMissing(c, job, node, nullptr);
+}
+
 void NoteUnknown(Cycle& c, const std::string& node, const v1::NodeReport& report, std::string unknown_jobs) {
   for (const auto& process : report.unknown_processes()) absl::StrAppend(&unknown_jobs, unknown_jobs.empty() ? "" : "; ", process);
   NodeFacts& facts = c.facts.nodes[node];
@@ -193,18 +220,7 @@ void AbsorbReport(Cycle& c, const std::string& node, const v1::NodeReport& repor
   }
   node_facts.jobs = mentioned;
   NoteUnknown(c, node, report, unknown);
-  for (const uint64_t id : c.txn.ActiveJobs()) {
-    if (mentioned.count(id)) continue;
-    const records::JobRecord* job = c.txn.FindJob(id);
-    if (!NodesOfJob(c, *job).count(node)) continue;
-    NodeOfJob& known = FactsOf(c, *job).nodes[node];
-    known.known = false;
-    known.clean = true;
-    known.ranks_ended = false;
-    known.dirty_reason.clear();
-    CountLevel(&c.job_facts(id), node);
-    AbsorbMissing(c, *job, node, nullptr);
-  }
+  for (const uint64_t id : JobsNotMentioned(c, node, mentioned)) AbsorbAbsence(c, *c.txn.FindJob(id), node);
   AbsorbPrepared(c, node, report.prepared(), /*whole_level=*/true);
 }
 
@@ -225,10 +241,11 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
     const v1::NodePlacement* placed = PlacementOn(job->status().placement(), node);
     for (int i = 0; placed != nullptr && i < placed->ranks_size(); ++i) {
       RankFact& f = facts.ranks[placed->ranks(i).rank()];
-      if (HasEnded(f)) continue;
+      const bool killed_with_it = f.phase == v1::RANK_PHASE_EXITED && f.exit_code < 0 && at_ns - f.ended_ns < kWithKeeperNs;
+      if (HasEnded(f) && !killed_with_it) continue;
       f.node = node;
       f.vanished = true;
-      f.ended_ns = at_ns;
+      f.ended_ns = f.ended_ns == 0 ? at_ns : f.ended_ns;
       f.detail = event.detail();
     }
     return;

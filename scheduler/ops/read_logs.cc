@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/ops/read_logs.h"
 
+#include <grpcpp/support/sync_stream.h>
+
 #include <algorithm>
 #include <deque>
 #include <thread>

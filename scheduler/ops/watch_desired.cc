@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/ops/watch_desired.h"
 
+#include <grpcpp/support/sync_stream.h>
+
 #include "proto/channel.h"
 
 namespace holdfast::sched {

@@ -1,0 +1,816 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole lives of jobs on a fake cluster. The invariants of fake_cluster.h are checked after every turn of every test.
+#include "scheduler/engine/engine.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/testing/fake_cluster.h"
+
+namespace holdfast::sched {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kQueued = v1::JOB_STATE_QUEUED;
+constexpr auto kStarting = v1::JOB_STATE_STARTING;
+constexpr auto kRunning = v1::JOB_STATE_RUNNING;
+constexpr auto kRecovering = v1::JOB_STATE_RECOVERING;
+constexpr auto kStopping = v1::JOB_STATE_STOPPING;
+constexpr auto kCommitting = v1::JOB_STATE_COMMITTING;
+constexpr auto kDone = v1::JOB_STATE_DONE;
+constexpr auto kFailed = v1::JOB_STATE_FAILED;
+constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
+
+v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
+  for (const auto& node : c.engine().ListNodes(c.now()).nodes()) {
+    if (node.name() == name) return node;
+  }
+  return {};
+}
+
+TEST(EngineLife, ACommandRunsAndIsDone) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(CommandSpec());
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_SCRATCH);
+  EXPECT_EQ(NodeView(c, "n0").devices_free(), 0u);
+  c.ExitAll(job, 0);
+  EXPECT_EQ(c.StateOf(job), kDone);
+  c.Advance(2000);
+  EXPECT_EQ(NodeView(c, "n0").devices_free(), 2u);
+  EXPECT_TRUE(c.node("n0").jobs.empty()) << "the node was not told to forget the job";
+  EXPECT_EQ(c.engine().Desired("n0").jobs_size(), 0);
+  EXPECT_THAT(c.EventKinds(job), ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
+}
+
+TEST(EngineLife, ATrainerIsDoneOnlyWithItsLastStepCommittedAndWritten) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  for (uint64_t step = 1; step <= 5; ++step) c.Finish(job, step, true, step == 5);
+  EXPECT_EQ(c.Job(job).newest_snapshot().step(), 5u);
+  EXPECT_EQ(c.Job(job).step(), 5u);
+  c.ExitAll(job, 0);
+  EXPECT_EQ(c.StateOf(job), kCommitting);
+  c.Prepare(job, 5);
+  EXPECT_EQ(c.Job(job).newest_checkpoint().step(), 5u);
+  EXPECT_EQ(c.StateOf(job), kCommitting) << "no store has the commit record yet";
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(job), kDone);
+  EXPECT_EQ(c.Job(job).saves_committed(), 1u);
+  EXPECT_GE((c.node("n1").commits_seen[{1, 5}]), 1);
+  c.Advance(2000);
+  EXPECT_TRUE(c.node("n1").jobs.empty());
+  const auto checkpoints = c.engine().ListCheckpoints("train");
+  ASSERT_TRUE(checkpoints.ok());
+  ASSERT_EQ(checkpoints->checkpoints_size(), 1);
+  EXPECT_EQ(checkpoints->checkpoints(0).state(), "committed");
+}
+
+TEST(EngineLife, MoreThanThereIsWaitsAndSaysWhy) {
+  FakeCluster c;
+  const uint64_t big = c.Submit(CommandSpec(2, 8));
+  EXPECT_EQ(c.StateOf(big), kQueued);
+  EXPECT_THAT(c.Job(big).reason(), HasSubstr("needs 2 node(s) x 8 GPU(s); n0 has 2 of 2 free, n1 has 2 of 2 free; now fits: 2 node(s) x 2"));
+  const uint64_t small = c.Submit(CommandSpec(1, 1));
+  EXPECT_EQ(c.StateOf(small), kRunning) << "a job that can never fit blocks nobody";
+  const uint64_t medium = c.Submit(CommandSpec(2, 2));
+  EXPECT_EQ(c.StateOf(medium), kQueued);
+  const uint64_t behind = c.Submit(CommandSpec(1, 1));
+  EXPECT_EQ(c.StateOf(behind), kQueued) << "it would starve the gang in front of it";
+  EXPECT_THAT(c.Job(behind).reason(), HasSubstr("waits behind j-3"));
+  c.ExitAll(small, 0);
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(medium), kRunning);
+}
+
+TEST(EngineLife, SubmitIsIdempotentAcrossARestart) {
+  FakeCluster c;
+  const uint64_t first = c.Submit(CommandSpec(), "same-key");
+  EXPECT_EQ(c.Submit(CommandSpec(), "same-key"), first);
+  c.RestartScheduler();
+  EXPECT_EQ(c.Submit(CommandSpec(), "same-key"), first);
+  EXPECT_NE(c.Submit(CommandSpec(), "other-key"), first);
+  v1::CancelJobRequest wrong;
+  wrong.set_idempotency_key("same-key");
+  wrong.set_job("j-1");
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  wrong.clear_idempotency_key();
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(EngineLife, NamesResolveUnlessAmbiguous) {
+  FakeCluster c(4, 2);
+  const uint64_t a = c.Submit(CommandSpec());
+  EXPECT_EQ(*c.engine().ResolveJob("cmd"), a);
+  c.Submit(CommandSpec());
+  const auto both = c.engine().ResolveJob("cmd");
+  EXPECT_EQ(both.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(both.status().message()), HasSubstr("j-1, j-2"));
+  c.ExitAll(a, 0);
+  EXPECT_EQ(*c.engine().ResolveJob("cmd"), 2u) << "only one is live";
+  EXPECT_EQ(c.engine().ResolveJob("j-99").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(c.engine().ResolveJob("nope").status().code(), absl::StatusCode::kNotFound);
+}
+
+// --- faults --------------------------------------------------------------------------------------------------------------------
+
+TEST(EngineFault, AKilledRankIsRecoveredFromTheNewestSnapshotInMemory) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  for (uint64_t step = 1; step <= 7; ++step) c.Finish(job, step, true, false);
+  c.Exit(job, 1, -SIGKILL);
+  c.Exit(job, 2, 1);  // its peer's exception
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  const v1::JobStatus status = c.Job(job);
+  EXPECT_EQ(status.attempt(), 2u);
+  EXPECT_EQ(status.restarts(), 1u);
+  EXPECT_EQ(status.start_point().source(), v1::StartPoint::SOURCE_SNAPSHOT);
+  EXPECT_EQ(status.start_point().ref().step(), 7u);
+  c.Advance(300);
+  c.Finish(job, 8, true, false);
+  const v1::Incident incident = c.LastIncident(job);
+  EXPECT_EQ(incident.fault_class(), v1::PROCESS_DIED);
+  EXPECT_THAT(incident.ranks(), ElementsAre(1));
+  EXPECT_EQ(incident.rung(), 2u);
+  EXPECT_EQ(incident.steps_lost(), 0u);
+  EXPECT_TRUE(incident.closed());
+  EXPECT_GE(incident.first_step_ms(), 300);
+  EXPECT_THAT(c.EventKinds(job), Contains("incident.closed"));
+}
+
+TEST(EngineFault, TwoRanksWithinTheWindowAreOneIncident) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.node("n0").obey_stops = false;
+  c.Exit(job, 0, -SIGSEGV);
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRecovering);
+  EXPECT_EQ(c.Job(job).attempt(), 2u) << "the attempt is raised before anything of it starts";
+  c.node("n0").obey_stops = true;
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.Job(job).incidents_size(), 1);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(0));
+}
+
+TEST(EngineFault, AStoppedRankIsKilledAndRecovered) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 2, true, false);
+  c.Stop(job, 3);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::PROCESS_STOPPED);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(3));
+}
+
+TEST(EngineFault, DeathDuringTheNextStartIsAnIncidentOfItsOwn) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 4, true, false);
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  ASSERT_EQ(c.Job(job).attempt(), 2u);
+  c.Exit(job, 3, -SIGKILL);
+  c.Pump();
+  EXPECT_EQ(c.Job(job).attempt(), 3u);
+  EXPECT_EQ(c.Job(job).incidents_size(), 2);
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 4u);
+  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u) << "the second attempt made nothing of its own";
+  c.Finish(job, 5, true, false);
+  EXPECT_TRUE(c.LastIncident(job).closed());
+}
+
+TEST(EngineFault, EarlyExitZeroIsAFaultOnlyWithEvidence) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 4, true, false);
+  c.Exit(job, 2, 0);  // its last mark was inside a step
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  c.Advance(2500);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::PROCESS_DIED);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(2));
+}
+
+TEST(EngineFault, ProgramsWithoutMarksMayEndOneByOne) {
+  FakeCluster c;
+  c.node("n0").hello = c.node("n1").hello = false;
+  const uint64_t job = c.Submit(CommandSpec());
+  for (uint32_t rank = 1; rank < 4; ++rank) c.Exit(job, rank, 0);
+  c.Advance(60'000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  c.Exit(job, 0, 0);
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kDone);
+}
+
+TEST(EngineFault, ADeadKeeperNamesItsRanks) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 2, true, false);
+  c.node("n1").KillAllRanks(c.now().mono_ns);
+  v1::ReportEventsRequest request = c.node("n1").Request();
+  auto* event = request.add_events();
+  event->set_kind(v1::RankEvent::KIND_KEEPER_DIED);
+  event->mutable_rank()->set_job(job);
+  event->mutable_rank()->set_attempt(1);
+  c.Report(c.node("n1"), request);
+  c.Pump();
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(2, 3));
+}
+
+TEST(EngineFault, AUserProgramGetsOneRetryAndItsLastLines) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(CommandSpec());
+  c.Exit(job, 0, 1, "ModuleNotFoundError: no module named torch");
+  c.Pump();
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  c.Exit(job, 0, 1, "ModuleNotFoundError: no module named torch");
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kFailed);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("user program"));
+  EXPECT_EQ(c.Job(job).exit_code(), 1);
+  EXPECT_THAT(c.Job(job).last_stderr(), HasSubstr("ModuleNotFoundError"));
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::USER_PROGRAM);
+  EXPECT_EQ(c.LastIncident(job).rung(), 6u);
+}
+
+TEST(EngineFault, BackoffFromTheThirdFaultAndBudget) {
+  FakeCluster c;
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_has_restarts_max(true);
+  spec.set_restarts_max(3);
+  const uint64_t job = c.Submit(spec);
+  for (int i = 0; i < 2; ++i) {
+    c.Exit(job, 0, -SIGKILL);
+    c.Pump();
+    EXPECT_EQ(c.StateOf(job), kRunning) << i;
+  }
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRecovering);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("waits 1 s"));
+  c.Advance(900);
+  EXPECT_EQ(c.StateOf(job), kRecovering);
+  c.Advance(300);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).restarts_left(), 0u);
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kFailed);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("restarts_max 3"));
+}
+
+TEST(EngineFault, TwentyKillsWithProgressNeverUseUpABudgetOfThree) {
+  FakeCluster c;
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_has_restarts_max(true);
+  spec.set_restarts_max(3);
+  const uint64_t job = c.Submit(spec);
+  for (uint64_t i = 1; i <= 20; ++i) {
+    c.Finish(job, i, true, false);
+    c.Exit(job, static_cast<uint32_t>(i % 4), -SIGKILL);
+    c.Pump();
+    ASSERT_EQ(c.StateOf(job), kRunning) << i << " " << c.Job(job).reason();
+    ASSERT_EQ(c.Job(job).start_point().ref().step(), i);
+  }
+  EXPECT_EQ(c.Job(job).attempt(), 21u);
+}
+
+// --- nodes ---------------------------------------------------------------------------------------------------------------------
+
+TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  for (uint64_t step = 1; step <= 5; ++step) c.Finish(job, step, true, step == 5);
+  c.Prepare(job, 5);
+  c.Finish(job, 6, true, false);
+  ASSERT_EQ(c.NodeOf(job, 2), "n1");
+  c.LoseNode("n1", true);
+  c.Exit(job, 0, 1);  // a peer notices at once; the node itself only the lease tells
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRecovering);
+  c.Advance(3500);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.NodeOf(job, 0), "n0") << "what still is keeps its place";
+  EXPECT_EQ(c.NodeOf(job, 2), "n2");
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT) << "the lost node's memory is gone";
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
+  const v1::Incident incident = c.LastIncident(job);
+  EXPECT_EQ(incident.fault_class(), v1::NODE_LOST);
+  EXPECT_EQ(incident.node(), "n1");
+  EXPECT_THAT(incident.victims(), ElementsAre(0));
+  EXPECT_EQ(incident.rung(), 3u);
+  EXPECT_EQ(incident.steps_lost(), 1u);
+  EXPECT_EQ(NodeView(c, "n1").state(), v1::NODE_STATE_LOST);
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u) << "nobody has said that its processes are gone";
+}
+
+TEST(EngineNode, WithoutASpareTheJobWaitsAndGoesOnWhenTheNodeReturns) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  c.LoseNode("n1", true);
+  c.Advance(4000);
+  EXPECT_EQ(c.StateOf(job), kQueued);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("n1 is LOST"));
+  EXPECT_EQ(c.LastIncident(job).rung(), 5u);
+  const uint64_t other = c.Submit(CommandSpec(1, 1));
+  EXPECT_EQ(c.StateOf(other), kQueued) << "a recovering job holds its place";
+  c.ReturnNode("n1", true);
+  c.Advance(1500);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
+}
+
+TEST(EngineNode, APartitionedNodesRanksAreFencedWhenItComesBack) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  c.LoseNode("n1", /*with_ranks=*/false);
+  c.Advance(4000);
+  ASSERT_EQ(c.StateOf(job), kRunning);
+  ASSERT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_TRUE(c.node("n1").jobs.at(job).ranks.at(2).alive());
+  c.node("n1").up = true;
+  c.Advance(2000);
+  EXPECT_TRUE(c.node("n1").jobs.empty()) << "the old ranks were not stopped and forgotten";
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 2u);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+}
+
+TEST(EngineNode, FenceWitnessWaitsForItsWitnesses) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(CommandSpec());
+  c.LoseNode("n1", /*with_ranks=*/true);
+  c.Advance(5000);
+  EXPECT_EQ(c.StateOf(job), kRecovering);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("fence: witness"));
+  c.Advance(25'000);
+  EXPECT_EQ(c.StateOf(job), kRecovering) << "not before fence_ms + margin";
+  c.Advance(10'000);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.NodeOf(job, 2), "n2");
+}
+
+TEST(EngineNode, FenceWitnessIsReleasedByProof) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(CommandSpec());
+  c.LoseNode("n1", /*with_ranks=*/true);
+  c.Advance(5000);
+  ASSERT_EQ(c.StateOf(job), kRecovering);
+  v1::ConfirmNodeDeadRequest confirm;
+  confirm.set_idempotency_key("confirm");
+  confirm.set_node("n2");
+  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  confirm.set_node("n1");
+  ASSERT_TRUE(c.engine().ConfirmNodeDead(confirm, c.now()).ok());
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u) << "an operator's word frees no device";
+}
+
+TEST(EngineNode, AReturningAgentThatReportsItsRanksGoneIsProof) {
+  FakeCluster c(2, 2);
+  const uint64_t job = c.Submit(CommandSpec());
+  c.LoseNode("n1", true);
+  c.Advance(4000);
+  ASSERT_EQ(c.StateOf(job), kRecovering);
+  c.ReturnNode("n1", false);
+  c.Advance(1500);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::NODE_LOST);
+}
+
+TEST(EngineNode, AnAgentThatComesBackWithItsRanksDisturbsNothing) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.LoseNode("n1", false);
+  c.Advance(700);
+  c.ReturnNode("n1", false);
+  c.Advance(3000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  EXPECT_EQ(c.Job(job).incidents_size(), 0);
+}
+
+TEST(EngineNode, AnAgentThatComesBackWithoutItsRanksMeansRecovery) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.LoseNode("n1", true);
+  c.node("n1").Forget();
+  c.node("n1").start_ranks = false;
+  c.Advance(300);
+  c.ReturnNode("n1", false);
+  EXPECT_EQ(c.Job(job).attempt(), 1u) << "one level may have been on its way";
+  c.Advance(1000);
+  c.node("n1").start_ranks = true;
+  c.Advance(1000);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(2, 3));
+}
+
+TEST(EngineNode, ANewBootIsProofAtOnce) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.LoseNode("n1", true);
+  c.Advance(2800);
+  c.ReturnNode("n1", true);
+  c.Advance(500);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_SCRATCH);
+}
+
+TEST(EngineNode, ANodeThatNeighboursHearIsNotLost) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 1, true, false);
+  // The node's beats do not arrive, but it answers its neighbours.
+  const v1::BeatRequest unused = c.node("n1").Beat(c.now().mono_ns);
+  EXPECT_EQ(unused.node(), "n1");
+  v1::ProbePeerResponse heard;
+  heard.set_reachable(true);
+  heard.set_last_heard_age_ms(10);
+  c.LoseNode("n1", false);
+  for (int i = 0; i < 100; ++i) {
+    c.Advance(100);
+    ASSERT_TRUE(c.engine().NoteProbe({"n2", "", "n1", ""}, true, heard, c.now()).ok());
+  }
+  EXPECT_EQ(NodeView(c, "n1").state(), v1::NODE_STATE_SUSPECT);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+}
+
+TEST(EngineNode, AMassLossIsHeld) {
+  FakeCluster c(6, 1);
+  for (int i = 1; i < 6; ++i) c.LoseNode("n" + std::to_string(i), true);
+  c.Advance(5000);
+  int lost = 0, held = 0;
+  for (const auto& node : c.engine().ListNodes(c.now()).nodes()) {
+    lost += node.state() == v1::NODE_STATE_LOST;
+    held += node.state() == v1::NODE_STATE_SUSPECT;
+  }
+  EXPECT_EQ(lost, 2);
+  EXPECT_EQ(held, 3);
+}
+
+TEST(EngineNode, ASecondLiveAgentOfTheSameNameIsRefused) {
+  FakeCluster c;
+  v1::RegisterNodeRequest other = c.node("n0").Registration(c.now().mono_ns);
+  other.set_boot_id("another-machine");
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  other = c.node("n0").Registration(c.now().mono_ns);
+  other.set_address("unix:/elsewhere/agent.sock");
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  other = c.node("n0").Registration(c.now().mono_ns);
+  other.set_node("../etc");
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  v1::DrainNodeRequest drain;
+  drain.set_idempotency_key("drain");
+  drain.set_node("n0");
+  ASSERT_TRUE(c.engine().DrainNode(drain, c.now()).ok());
+  c.Pump();
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.NodeOf(job, 0), "n2");
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
+  EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_DRAINED);
+  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  v1::UncordonNodeRequest uncordon;
+  uncordon.set_idempotency_key("uncordon");
+  uncordon.set_node("n0");
+  ASSERT_TRUE(c.engine().UncordonNode(uncordon, c.now()).ok());
+  EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_READY);
+}
+
+TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
+  FakeCluster c(3, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  c.node("n1").obey_stops = false;
+  c.node("n1").jobs.at(job).dirty_reason = "pid 77 is in D state";
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  c.node("n1").KillAllRanks(c.now().mono_ns);  // for the invariant: only the report says that something is left
+  c.node("n1").jobs.at(job).ranks.at(2).phase = v1::RANK_PHASE_STOPPED;
+  v1::ReportEventsRequest level = c.node("n1").Request();
+  *level.mutable_report() = c.node("n1").Report(c.now().mono_ns);
+  c.node("n1").jobs.at(job).ranks.at(2).phase = v1::RANK_PHASE_EXITED;
+  c.Report(c.node("n1"), level);
+  c.Pump();
+  EXPECT_EQ(NodeView(c, "n1").state(), v1::NODE_STATE_DIRTY);
+  EXPECT_THAT(NodeView(c, "n1").reason(), HasSubstr("pid 77"));
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+  EXPECT_EQ(c.NodeOf(job, 2), "n2");
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u);
+}
+
+// --- saves ---------------------------------------------------------------------------------------------------------------------
+
+TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIsAborted) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  c.Finish(job, 10, true, true);
+  const Point half{1, 10};
+  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  ASSERT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
+  EXPECT_GE(c.node("n0").aborts_seen[half], 1);
+  c.PrepareRank(job, half, 3, FakeManifest(job, half, 3, 4));  // late
+  c.Advance(2000);
+  EXPECT_EQ(c.Job(job).saves_committed(), 1u);
+  EXPECT_EQ(c.Job(job).newest_checkpoint().step(), 5u);
+  EXPECT_GE(c.node("n1").aborts_seen[half], 1);
+  EXPECT_TRUE(c.node("n1").jobs.at(job).prepared.empty()) << "the late save was not answered";
+}
+
+TEST(EngineSave, ALateSetIsCommittedWhileTheOldAttemptIsStillBeingStopped) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 10, true, true);
+  const Point point{1, 10};
+  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
+  c.node("n1").obey_stops = false;
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  ASSERT_EQ(c.StateOf(job), kRecovering);
+  c.PrepareRank(job, point, 3, FakeManifest(job, point, 3, 4));
+  c.node("n1").obey_stops = true;
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).saves_committed(), 1u);
+  EXPECT_EQ(c.Job(job).saves_aborted(), 0u);
+}
+
+TEST(EngineSave, DisagreeingReplicasAbortTheSaveAndAreAnIncident) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  const Point point{1, 5};
+  for (uint32_t rank = 0; rank < 4; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4, rank == 2 ? 8 : 7));
+  c.Pump();
+  EXPECT_EQ(c.Job(job).saves_committed(), 0u);
+  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::SILENT_CORRUPTION);
+  EXPECT_EQ(c.StateOf(job), kRunning) << "the save is lost, not the job";
+}
+
+TEST(EngineSave, AFailedSaveIsStorageAndTrainingGoesOn) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.PrepareRank(job, {1, 5}, 0, "", "write /store/x: No space left on device");
+  c.Pump();
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::STORAGE);
+  EXPECT_THAT(c.LastIncident(job).what(), HasSubstr("No space left"));
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  EXPECT_GE((c.node("n0").aborts_seen[{1, 5}]), 1);
+}
+
+TEST(EngineSave, AManifestOfSomethingElseIsRefused) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.PrepareRank(job, {1, 5}, 0, FakeManifest(job, {1, 6}, 0, 4));
+  c.Pump();
+  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
+  c.PrepareRank(job, {9, 7}, 0, FakeManifest(job, {9, 7}, 0, 4));  // an attempt that never was
+  c.Pump();
+  const auto checkpoints = c.engine().ListCheckpoints("train");
+  EXPECT_EQ(checkpoints->checkpoints_size(), 1);
+}
+
+TEST(EngineSave, TheLastSaveThatNeverComesIsAFault) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.ExitAll(job, 0);
+  ASSERT_EQ(c.StateOf(job), kCommitting);
+  c.Advance(121'000);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
+}
+
+TEST(EngineSave, SaveAndRestartFromAStep) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 5, true, true);
+  c.Prepare(job, 5);
+  v1::SaveJobRequest save;
+  save.set_idempotency_key("save");
+  save.set_job("train");
+  ASSERT_TRUE(c.engine().SaveJob(save, c.now()).ok());
+  ASSERT_TRUE(c.engine().SaveJob(save, c.now()).ok());
+  EXPECT_EQ(c.engine().Desired("n0").jobs(0).save_requests(), 1u) << "the same key asks once";
+  c.Finish(job, 10, true, true);
+  v1::RestartJobRequest restart;
+  restart.set_idempotency_key("r1");
+  restart.set_job("train");
+  restart.set_expected_attempt(9);
+  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  restart.set_expected_attempt(1);
+  restart.set_from_step(7);
+  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kNotFound);
+  restart.set_from_step(5);
+  ASSERT_TRUE(c.engine().RestartJob(restart, c.now()).ok());
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
+  EXPECT_EQ(c.Job(job).incidents_size(), 0);
+  c.Exit(job, 0, -SIGKILL);
+  c.Pump();
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u) << "the snapshot of step 10 is off the line now";
+}
+
+TEST(EngineSave, FromAnotherJobsCheckpoint) {
+  FakeCluster c(4, 2);
+  const uint64_t first = c.Submit(TrainerSpec());
+  c.Finish(first, 5, true, true);
+  c.Prepare(first, 5);
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_from("j-1@6");
+  v1::SubmitJobRequest bad;
+  bad.set_idempotency_key("bad");
+  *bad.mutable_spec() = spec;
+  EXPECT_EQ(c.engine().SubmitJob(bad, c.now()).status().code(), absl::StatusCode::kNotFound);
+  spec.set_from("j-1@5");
+  const uint64_t second = c.Submit(spec);
+  EXPECT_EQ(c.Job(second).start_point().ref().job(), first);
+  c.Exit(second, 0, -SIGKILL);
+  c.Pump();
+  EXPECT_EQ(c.Job(second).attempt(), 2u);
+  EXPECT_EQ(c.Job(second).start_point().ref().job(), first) << "the root stays where the job began";
+}
+
+// --- stops ---------------------------------------------------------------------------------------------------------------------
+
+TEST(EngineStop, CancelInEveryState) {
+  {
+    FakeCluster c;
+    const uint64_t job = c.Submit(CommandSpec(2, 8));
+    ASSERT_EQ(c.StateOf(job), kQueued);
+    ASSERT_TRUE(c.Cancel(job).ok());
+    EXPECT_EQ(c.StateOf(job), kCancelled);
+    EXPECT_TRUE(c.Cancel(job).ok()) << "cancelling twice is no error";
+  }
+  {
+    FakeCluster c;
+    c.node("n0").start_ranks = false;
+    const uint64_t job = c.Submit(CommandSpec());
+    ASSERT_EQ(c.StateOf(job), kStarting);
+    ASSERT_TRUE(c.Cancel(job).ok());
+    EXPECT_EQ(c.StateOf(job), kCancelled);
+  }
+  {
+    FakeCluster c;
+    const uint64_t job = c.Submit(CommandSpec());
+    c.node("n1").obey_stops = false;
+    ASSERT_TRUE(c.Cancel(job).ok());
+    EXPECT_EQ(c.StateOf(job), kStopping);
+    EXPECT_THAT(c.Job(job).reason(), HasSubstr("n1 to stop"));
+    EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
+    c.node("n1").obey_stops = true;
+    c.node("n1").KillAllRanks(c.now().mono_ns);
+    c.Advance(1500);
+    EXPECT_EQ(c.StateOf(job), kCancelled);
+    EXPECT_EQ(c.Job(job).attempt(), 1u) << "a cancel raises no attempt";
+  }
+  {
+    FakeCluster c;
+    const uint64_t job = c.Submit(TrainerSpec());
+    c.node("n1").obey_stops = false;
+    c.Exit(job, 0, -SIGKILL);
+    c.Pump();
+    ASSERT_EQ(c.StateOf(job), kRecovering);
+    ASSERT_TRUE(c.Cancel(job).ok());
+    EXPECT_EQ(c.StateOf(job), kStopping);
+    c.node("n1").obey_stops = true;
+    c.node("n1").KillAllRanks(c.now().mono_ns);
+    c.Advance(1500);
+    EXPECT_EQ(c.StateOf(job), kCancelled);
+  }
+  {
+    FakeCluster c;
+    const uint64_t job = c.Submit(TrainerSpec());
+    c.Finish(job, 5, true, true);
+    c.ExitAll(job, 0);
+    ASSERT_EQ(c.StateOf(job), kCommitting);
+    ASSERT_TRUE(c.Cancel(job).ok());
+    c.Advance(1000);
+    EXPECT_EQ(c.StateOf(job), kCancelled);
+  }
+  {
+    FakeCluster c;
+    const uint64_t job = c.Submit(CommandSpec());
+    c.ExitAll(job, 0);
+    ASSERT_EQ(c.StateOf(job), kDone);
+    EXPECT_EQ(c.Cancel(job).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(EngineStop, CancelDoesNotWaitForALostNodeButItsDevicesStayHeld) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(CommandSpec());
+  c.LoseNode("n1", false);
+  c.Advance(4000);
+  ASSERT_TRUE(c.Cancel(job).ok());
+  c.Advance(1000);
+  EXPECT_EQ(c.StateOf(job), kCancelled);
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u);
+  c.node("n1").up = true;
+  c.Advance(2000);
+  EXPECT_EQ(NodeView(c, "n1").devices_free(), 2u);
+  EXPECT_TRUE(c.node("n1").jobs.empty());
+}
+
+TEST(EngineStop, TimeLimitIsGracefulAndFails) {
+  FakeCluster c;
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_time_limit_s(60);
+  const uint64_t job = c.Submit(spec);
+  c.Finish(job, 1, true, false);
+  c.Advance(59'000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  c.RestartScheduler();
+  c.Advance(2'000);
+  EXPECT_EQ(c.StateOf(job), kFailed);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("time limit of 60 s"));
+  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+}
+
+// --- stale words ---------------------------------------------------------------------------------------------------------------
+
+TEST(EngineStale, ReportsOfOlderAttemptsChangeNothing) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  v1::ReportEventsRequest old = c.node("n0").Request();
+  c.Exit(job, 2, -SIGKILL);
+  *old.add_events() = c.node("n0").Event(v1::RankEvent::KIND_EXITED, job, 0, c.now().mono_ns);
+  old.mutable_events(0)->mutable_rank()->set_phase(v1::RANK_PHASE_EXITED);
+  old.mutable_events(0)->mutable_rank()->set_exit_code(-9);
+  auto* stopped = old.add_events();
+  stopped->set_kind(v1::RankEvent::KIND_STOP_COMPLETE);
+  stopped->mutable_rank()->set_job(job);
+  stopped->mutable_rank()->set_attempt(1);
+  c.Pump();
+  ASSERT_EQ(c.Job(job).attempt(), 2u);
+  c.Report(c.node("n0"), old);
+  c.Pump();
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  v1::ReportEventsRequest foreign = c.node("n0").Request();
+  foreign.set_agent_epoch(99);
+  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(EngineStale, AnOvertakenBeatDoesNotMakeRanksVanish) {
+  FakeCluster c;
+  const v1::BeatRequest before = c.node("n0").Beat(c.now().mono_ns);
+  const uint64_t job = c.Submit(TrainerSpec());
+  ASSERT_TRUE(c.engine().Beat(before, c.now()).ok());
+  ASSERT_TRUE(c.engine().Beat(before, c.now()).ok());
+  c.Pump();
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+}
+
+}  // namespace
+}  // namespace holdfast::sched
