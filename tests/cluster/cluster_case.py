@@ -65,9 +65,8 @@ class ClusterCase(unittest.TestCase):
         self.cluster.up()
 
     def tearDown(self):
-        failed = any(error for _, error in getattr(self._outcome, "errors", [])) or \
-            bool(getattr(self._outcome.result, "failures", []) and self._outcome.result.failures[-1][0] is self)
-        if failed:
+        result = self._outcome.result
+        if any(test is self for test, _ in result.errors + result.failures):
             self.keep_evidence()
             self.cluster.stop_hard()
         else:

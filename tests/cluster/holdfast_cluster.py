@@ -82,7 +82,8 @@ class Cluster:
     def tool(self, name, *arguments, timeout=CLI_TIMEOUT_S, cwd=None):
         """Runs a program of the build and gives (code, out, err)."""
         done = subprocess.run([os.path.join(self.binaries, name), *map(str, arguments)], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, errors="replace", timeout=timeout, cwd=cwd,
+                              capture_output=True, text=True, errors="replace",
+                              timeout=timeout * processes.PATIENCE, cwd=cwd,
                               env=self._environment)
         return Result(done.returncode, done.stdout, done.stderr)
 
