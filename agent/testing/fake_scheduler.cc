@@ -81,6 +81,9 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
   FakeScheduler* const owner_;
 };
 
+FakeScheduler::FakeScheduler(std::string socket) : socket_(std::move(socket)) {}
+FakeScheduler::~FakeScheduler() { Off(); }
+
 void FakeScheduler::On() {
   {
     MutexLock lock(mutex_);

@@ -35,8 +35,10 @@ class FakeScheduler {
     std::map<std::string, std::vector<int64_t>> beats_ns;
   };
 
-  explicit FakeScheduler(std::string socket) : socket_(std::move(socket)) {}
-  ~FakeScheduler() { Off(); }
+  explicit FakeScheduler(std::string socket);
+  ~FakeScheduler();
+  FakeScheduler(const FakeScheduler&) = delete;
+  FakeScheduler& operator=(const FakeScheduler&) = delete;
 
   void On();   // serves, under a new epoch
   void Off();  // cuts every connection
