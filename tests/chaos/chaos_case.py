@@ -111,12 +111,14 @@ class Case:
         except (CommandFailed, AssertionError, TimeoutError, OSError, ValueError, KeyError) as error:
             self._problems.append(f"{type(error).__name__}: {error}")
         finally:
-            self._keep_evidence(cluster)
+            seen.problems = tuple(self._problems)
+            hit = self.hit or injector.Hit("nothing was hit")
+            judgement = judge.judge(self.answer, hit.ranks, hit.node, seen, self.ranks_of_node)
+            if judgement.why:
+                self._keep_evidence(cluster)
             cluster.stop_hard()
             shutil.rmtree(directory, ignore_errors=True)
-        seen.problems = tuple(self._problems)
-        hit = self.hit or injector.Hit("nothing was hit")
-        return judge.judge(self.answer, hit.ranks, hit.node, seen, self.ranks_of_node)
+        return judgement
 
     def _inject(self, cluster, number):
         latest = max(EARLIEST_STEP, int(self.job.steps * LATEST_SHARE))
@@ -156,7 +158,7 @@ class Case:
     def _keep_evidence(self, cluster):
         """Copies state without checkpoints when HOLDFAST_TEST_KEEP names a directory and something went wrong."""
         keep = os.environ.get("HOLDFAST_TEST_KEEP")
-        if keep and self._problems:
+        if keep:
             target = os.path.join(keep, f"{self.kind}-{self.seed}")
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(cluster.state, target, ignore=shutil.ignore_patterns("store", "*.sock", "sock", "db"),
