@@ -334,7 +334,7 @@ Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* s
 
 bool Session::SnapshotReady() const {
   if (Detached() || impl_->arena_map.base() == nullptr) return false;
-  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(impl_->recorder.AgentPresent());
+  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(impl_->recorder.AgentPresent(), impl_->attempt);
 }
 
 Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,

@@ -65,6 +65,14 @@ int NewestSnapshot(const ArenaHeader* header) {
   return newest;
 }
 
+uint64_t NewestAttempt(const ArenaHeader* header) {
+  uint64_t newest = 0;
+  for (uint32_t i = 0; i < header->buffers; ++i) {
+    if (HoldsSnapshot(header->buffer[i])) newest = std::max(newest, header->buffer[i].attempt);
+  }
+  return newest;
+}
+
 bool WaitsToBeWritten(const BufferHeader& b, uint64_t attempt) {
   return b.attempt == attempt && b.persist != 0 && b.persisted.load(std::memory_order_acquire) == 0;
 }
@@ -273,8 +281,9 @@ SnapshotWriter::SnapshotWriter(void* arena) : header_(static_cast<ArenaHeader*>(
   }
 }
 
-bool SnapshotWriter::Ready(bool agent_present) const {
-  return filling_ < 0 && !Candidates(header_, attempt_, agent_present).empty();
+bool SnapshotWriter::Ready(bool agent_present, uint64_t attempt) const {
+  if (attempt == 0) attempt = NewestAttempt(header_);
+  return filling_ < 0 && !Candidates(header_, attempt, agent_present).empty();
 }
 
 void SnapshotWriter::SetWritable(uint32_t buffer, bool writable) const {

@@ -37,8 +37,6 @@ rank::Digest128 CopyAndDigest(void* to, const void* from, size_t bytes);
 // the agent can write it with O_DIRECT straight from the arena.
 uint64_t SnapshotBytes(const std::vector<TensorView>& tensors);
 
-// One writer for a mapping, kept as long as the process takes snapshots: it knows which ones are of its own attempt, and only
-// those wait to be written (an older attempt's save is committed or aborted before the next attempt starts).
 class SnapshotWriter {
  public:
   // `arena` is a validated mapping of the rank's own arena (rank::ValidateArena). A buffer in FILLING was left by a process of
@@ -49,9 +47,11 @@ class SnapshotWriter {
   // snapshot. The mapping must be page-aligned, and be unmapped (not handed to free) at the end. Off by default.
   void ProtectSealed(bool on) { protect_sealed_ = on; }
 
-  // Whether a snapshot could be taken now: a buffer is FREE, or SEALED, not the newest sealed one, not being written, and (while
-  // an agent is present) not waiting to be written. Ranks reduce this flag (minimum) and all take or all skip.
-  bool Ready(bool agent_present) const;
+  // Whether a snapshot of `attempt` could be taken now: a buffer is FREE, or SEALED, not the newest sealed one, not being written,
+  // and (while an agent is present) not waiting to be written. Only what is of the same attempt waits: an older attempt's save was
+  // committed or aborted before this one started. 0 stands for the newest attempt in the arena. Ranks reduce this flag
+  // (minimum) and all take or all skip.
+  bool Ready(bool agent_present, uint64_t attempt = 0) const;
 
   // Fills and seals one buffer. False with a reason (layout does not fit, no buffer ready, sizes that do not match). With
   // `agent_present` false a buffer that still waits to be written may be superseded. `step` must be newer than every sealed one

@@ -200,6 +200,8 @@ TEST(SnapshotTest, WhatWaitsToBeWrittenIsKeptWhileAnAgentIsThere) {
   ASSERT_TRUE(first.ok);
   ASSERT_TRUE(Take(writer, 1, 2).ok);
   EXPECT_FALSE(writer.Ready(/*agent_present=*/true));
+  EXPECT_FALSE(SnapshotWriter(arena.base()).Ready(true)) << "the arena says it, not the writer's memory";
+  EXPECT_FALSE(SnapshotWriter(arena.base()).Ready(true, 1));
   const Taken refused = Take(writer, 1, 3);
   EXPECT_FALSE(refused.ok);
   EXPECT_THAT(refused.reason, HasSubstr("no buffer"));
@@ -230,7 +232,7 @@ TEST(SnapshotTest, WhatAnOlderAttemptWantedWrittenDoesNotBlockANewOne) {
     ASSERT_TRUE(Take(writer, 1, 2, true).ok);
   }
   SnapshotWriter writer(arena.base());
-  EXPECT_TRUE(writer.Ready(true));
+  EXPECT_TRUE(writer.Ready(true, 2));
   EXPECT_TRUE(Take(writer, 2, 1).ok);
 }
 
