@@ -61,7 +61,7 @@ void EndWell(FakeCluster& c, uint64_t job) {
   ASSERT_EQ(c.StateOf(job), v1::JOB_STATE_DONE) << c.Job(job).reason();
   c.Advance(2000);
   EXPECT_TRUE(c.node("n0").jobs.empty());
-  for (const auto& node : c.engine().ListNodes(c.now()).nodes()) EXPECT_EQ(node.devices_free(), 2u) << node.name();
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) EXPECT_EQ(node.devices_free(), 2u) << node.name();
 }
 
 TEST(EngineCrash, TheSchedulerMayDieAtAnyWrite) {
@@ -185,7 +185,7 @@ TEST(EngineWalk, RandomLivesKeepTheInvariants) {
     }
     c.Advance(5'000);
     for (const uint64_t job : jobs) ASSERT_TRUE(IsEnded(c.StateOf(job))) << StateName(c.StateOf(job)) << " " << c.Job(job).reason();
-    for (const auto& node : c.engine().ListNodes(c.now()).nodes()) ASSERT_EQ(node.devices_free(), 2u) << node.name() << " " << node.reason();
+    for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) ASSERT_EQ(node.devices_free(), 2u) << node.name() << " " << node.reason();
   }
 }
 

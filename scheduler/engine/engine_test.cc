@@ -27,7 +27,7 @@ constexpr auto kFailed = v1::JOB_STATE_FAILED;
 constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
 
 v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
-  for (const auto& node : c.engine().ListNodes(c.now()).nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
     if (node.name() == name) return node;
   }
   return {};
@@ -466,7 +466,7 @@ TEST(EngineNode, AMassLossIsHeld) {
   for (int i = 1; i < 6; ++i) c.LoseNode("n" + std::to_string(i), true);
   c.Advance(5000);
   int lost = 0, held = 0;
-  for (const auto& node : c.engine().ListNodes(c.now()).nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
     lost += node.state() == v1::NODE_STATE_LOST;
     held += node.state() == v1::NODE_STATE_SUSPECT;
   }

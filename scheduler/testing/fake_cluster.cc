@@ -334,7 +334,8 @@ void FakeCluster::CheckDevices() {
 void FakeCluster::CheckInvariants() {
   std::map<uint64_t, std::vector<std::pair<std::string, v1::DesiredJob>>> runs;
   for (const auto& [name, node] : engine_->state().nodes) {
-    for (const auto& job : engine_->Desired(name).jobs()) {
+    const v1::DesiredState desired = engine_->Desired(name);
+    for (const auto& job : desired.jobs()) {
       if (job.phase() == v1::DESIRED_PHASE_RUN) runs[job.job()].push_back({name, job});
     }
   }
