@@ -74,6 +74,7 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   slot->state = rank::kRankNone;
   slot->wait_status = slot->exit_mono_ns = 0;
   slot->program = rank.args[0];
+  slot->working_directory = spec.cwd;
   slot->start_request = request;
 
   const std::string log =
@@ -124,7 +125,8 @@ void Keeper::ReadReport(RankSlot* slot) {
   if (got < 0 && errno == EAGAIN) return;
   slot->report.Reset();
   if (got == sizeof(report)) {
-    StartFailed(slot, report.stage, report.error, slot->program);
+    const bool directory = report.stage == rank::kStageCwd;
+    StartFailed(slot, report.stage, report.error, directory ? slot->working_directory : slot->program);
     return;
   }
   Message started;

@@ -41,7 +41,8 @@ struct RankSlot {
   rank::RankState state = rank::kRankNone;
   uint64_t wait_status = 0;
   uint64_t exit_mono_ns = 0;
-  std::string program;  // for messages
+  std::string program;            // for messages
+  std::string working_directory;  // for messages
 
   RecorderMemory recorder;
   ArenaMemory arena;

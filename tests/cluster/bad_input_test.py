@@ -143,7 +143,7 @@ class Daemons(ClusterCase):
 
 
 class FullDisk(unittest.TestCase):
-    """A store on a file system of 2 MiB: every save that does not fit is reported, and training goes on."""
+    """A store on a file system of 2 MiB: every save that does not fit is reported, training goes on, nothing is DONE."""
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
     def test_checkpoints_that_do_not_fit_are_reported_and_training_goes_on(self):
@@ -154,14 +154,16 @@ class FullDisk(unittest.TestCase):
         cluster = Cluster(directory)
         try:
             cluster.up()
-            spec = test_rank_job(cluster, "full", steps=STEPS, store=store)
-            job = cluster.submit(spec)
-            cluster.wait_event(lambda e: "store" in e.get("text", "") and "space" in e.get("text", "").lower(), 60,
-                               "an event about space")
-            cluster.wait_step(job, STEPS)
+            job = cluster.submit(test_rank_job(cluster, "long", steps=100 * STEPS, store=store))
+            cluster.wait_event(lambda e: store in e.get("text", "") and "make room" in e["text"], 60, "an error about room")
+            done = min(recorder.steps_done for recorder in cluster.recorders(job).values())
+            cluster.wait_step(job, done + 10)
             self.assertEqual(cluster.describe(job).get("restarts", 0), 0)
-            cluster.cli("cancel", f"j-{job}", expect=None)
-            cluster.wait_state(job, ("CANCELLED", "FAILED"), 60)
+            cluster.cli("cancel", f"j-{job}")
+            cluster.wait_state(job, "CANCELLED", 60)
+            job = cluster.submit(test_rank_job(cluster, "short", steps=20, store=store, restarts_max=2))
+            cluster.wait_state(job, "FAILED", 90)
+            self.assertIn("make room", cluster.cli("describe", f"j-{job}").out)
             cluster.down()
         finally:
             cluster.stop_hard()
