@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine behind one lock, and the bells that ring when something changed. Every operation takes the lock once, decides, persists and
-// leaves; nobody holds it while talking to the network.
+// The engine behind one lock, and the bells that ring when something changed. Every operation takes
+// the lock once, decides, persists and leaves; nobody holds it while talking to the network.
 //
 // Threads: any. Lock order: the engine's lock, then a bell's own.
 #ifndef HOLDFAST_SCHEDULER_CORE_LOCK_H_
@@ -25,7 +25,8 @@ namespace holdfast::sched {
 class CoreLock {
  public:
   // `clock` must outlive this.
-  CoreLock(std::unique_ptr<Engine> engine, const Clock* clock) : engine_(std::move(engine)), clock_(clock) {
+  CoreLock(std::unique_ptr<Engine> engine, const Clock* clock)
+      : engine_(std::move(engine)), clock_(clock) {
     event_bell_.Ring(engine_->state().last_event);
   }
 

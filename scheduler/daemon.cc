@@ -2,6 +2,7 @@
 #include "scheduler/daemon.h"
 
 #include <fcntl.h>
+#include <grpc/support/time.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -11,7 +12,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
@@ -30,13 +30,16 @@ absl::Status CheckListen(const DaemonOptions& options) {
   if (options.listen.empty()) return absl::OkStatus();
   const size_t colon = options.listen.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == options.listen.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("--listen: \"", options.listen, "\" is not HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: \"", options.listen, "\" is not HOST:PORT"));
   }
   const std::string host = options.listen.substr(0, colon);
   const bool loopback = host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
   if (!loopback && !options.insecure) {
-    return absl::InvalidArgumentError(absl::StrCat("--listen: ", host, " is not a loopback address, and connections are not encrypted yet; "
-                                                   "give --insecure to listen there all the same"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: ", host,
+                     " is not a loopback address, and connections are not encrypted yet; "
+                     "give --insecure to listen there all the same"));
   }
   return absl::OkStatus();
 }
@@ -45,7 +48,8 @@ std::string UserName(uid_t uid) {
   passwd entry{};
   passwd* found = nullptr;
   std::string buffer(16 << 10, '\0');
-  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) return found->pw_name;
+  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr)
+    return found->pw_name;
   return absl::StrCat(uid);
 }
 
@@ -55,8 +59,9 @@ absl::Status Daemon::Prepare(const DaemonOptions& options) {
   HF_RETURN_IF_ERROR(CheckListen(options));
   socket_ = JoinPath(options.state_dir, "scheduler.sock");
   if (socket_.size() > kSocketPathBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("state directory path too long: ", socket_, " has ", socket_.size(), " bytes, a socket path at most ",
-                                                   kSocketPathBytesMax, "; choose a shorter --state"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "state directory path too long: ", socket_, " has ", socket_.size(),
+        " bytes, a socket path at most ", kSocketPathBytesMax, "; choose a shorter --state"));
   }
   const std::string directory = JoinPath(options.state_dir, "scheduler");
   HF_RETURN_IF_ERROR(PosixFileSystem()->MakeDirs(directory));
@@ -65,21 +70,25 @@ absl::Status Daemon::Prepare(const DaemonOptions& options) {
   if (!lock_.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("lock ", path));
-    return absl::AlreadyExistsError(absl::StrCat("another holdfast-scheduler runs on ", options.state_dir, " (it holds ", path,
+    return absl::AlreadyExistsError(absl::StrCat("another holdfast-scheduler runs on ",
+                                                 options.state_dir, " (it holds ", path,
                                                  "); stop it, or use another --state"));
   }
   return absl::OkStatus();
 }
 
 absl::Status Daemon::OpenState(const DaemonOptions& options, const Clock* clock) {
-  HF_ASSIGN_OR_RETURN(store_, OpenRocksDbStore(JoinPath(JoinPath(options.state_dir, "scheduler"), "db")));
+  HF_ASSIGN_OR_RETURN(store_,
+                      OpenRocksDbStore(JoinPath(JoinPath(options.state_dir, "scheduler"), "db")));
   EngineOptions engine_options;
-  engine_options.default_store = options.store_dir.empty() ? JoinPath(options.state_dir, "store") : options.store_dir;
+  engine_options.default_store =
+      options.store_dir.empty() ? JoinPath(options.state_dir, "store") : options.store_dir;
   engine_options.uid = ::getuid();
   engine_options.gid = ::getgid();
   engine_options.user = UserName(::getuid());
   const Now now{clock->MonoNs(), clock->WallNs()};
-  HF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(store_.get(), engine_options, now));
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                      Engine::Open(store_.get(), engine_options, now));
   core_ = std::make_unique<CoreLock>(std::move(engine), clock);
   return absl::OkStatus();
 }
@@ -99,20 +108,26 @@ absl::Status Daemon::Serve(const DaemonOptions& options) {
   // With 0600 from the start: whoever can connect can run programs as this user.
   const mode_t mask = ::umask(0177);
   int unix_port = 0;
-  builder.AddListeningPort(absl::StrCat("unix:", socket_), grpc::InsecureServerCredentials(), &unix_port);
-  if (!options.listen.empty()) builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &tcp_port_);
+  builder.AddListeningPort(absl::StrCat("unix:", socket_), grpc::InsecureServerCredentials(),
+                           &unix_port);
+  if (!options.listen.empty())
+    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &tcp_port_);
   server_ = builder.BuildAndStart();
   ::umask(mask);
   if (server_ == nullptr || unix_port == 0) {
     if (!options.listen.empty() && tcp_port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("--listen: ", options.listen, " cannot be bound; the port is taken or the address is not of this machine"));
+      return absl::UnavailableError(absl::StrCat(
+          "--listen: ", options.listen,
+          " cannot be bound; the port is taken or the address is not of this machine"));
     }
-    return absl::UnavailableError(absl::StrCat("the socket ", socket_, " cannot be bound; is its directory writable?"));
+    return absl::UnavailableError(
+        absl::StrCat("the socket ", socket_, " cannot be bound; is its directory writable?"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options,
+                                                      const Clock* clock) {
   std::unique_ptr<Daemon> daemon(new Daemon());
   HF_RETURN_IF_ERROR(daemon->Prepare(options));
   HF_RETURN_IF_ERROR(daemon->OpenState(options, clock));
@@ -128,7 +143,8 @@ void Daemon::Stop() {
   if (server_ != nullptr) {
     if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(false);
     if (core_ != nullptr) core_->Stop();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kShutdownMs));
+    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                   gpr_time_from_millis(kShutdownMs, GPR_TIMESPAN)));
     server_->Wait();
     server_.reset();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler as a process: state directory with its lock, store, engine, loops, server. Start in order, stop in reverse.
+// The scheduler as a process: state directory with its lock, store, engine, loops, server. Start in
+// order, stop in reverse.
 //
 // Threads: Start and Stop from one thread; loops and gRPC have their own, all joined by Stop.
 #ifndef HOLDFAST_SCHEDULER_DAEMON_H_
@@ -21,15 +22,17 @@ namespace holdfast::sched {
 
 struct DaemonOptions {
   std::string state_dir;
-  std::string store_dir;   // default checkpoint store; empty: <state>/store
-  std::string listen;      // HOST:PORT besides the Unix socket; empty: none
-  bool insecure = false;   // allows `listen` beyond loopback
+  std::string store_dir;  // default checkpoint store; empty: <state>/store
+  std::string listen;     // HOST:PORT besides the Unix socket; empty: none
+  bool insecure = false;  // allows `listen` beyond loopback
 };
 
 class Daemon {
  public:
-  // ALREADY_EXISTS when another scheduler has the state; errors name file or port and remedy. `clock` must outlive the daemon.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options, const Clock* clock);
+  // ALREADY_EXISTS when another scheduler has the state; errors name file or port and remedy.
+  // `clock` must outlive the daemon.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
+                                                       const Clock* clock);
   ~Daemon();
 
   // Refuses new work, ends streams, joins threads; at most about 2 s.

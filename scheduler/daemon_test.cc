@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole daemon in this process, over its real Unix socket and RocksDB, with an agent played by the test.
+// The whole daemon in this process, over its real Unix socket and RocksDB, with an agent played by
+// the test.
 #include "scheduler/daemon.h"
 
 #include <grpcpp/grpcpp.h>
@@ -24,7 +25,8 @@ constexpr int64_t kDeadlineMs = 20'000;
 // Serves the logs of rank 0: two pieces, and an end unless told otherwise.
 class FakeAgentService final : public v1::Agent::Service {
  public:
-  grpc::Status ReadLog(grpc::ServerContext*, const v1::ReadLogRequest* request, grpc::ServerWriter<v1::AgentLogChunk>* writer) override {
+  grpc::Status ReadLog(grpc::ServerContext*, const v1::ReadLogRequest* request,
+                       grpc::ServerWriter<v1::AgentLogChunk>* writer) override {
     const std::string text = absl::StrCat("attempt ", request->attempt(), " line 1\nline 2\n");
     if (request->offset() < text.size()) {
       v1::AgentLogChunk chunk;
@@ -53,7 +55,8 @@ class DaemonTest : public ::testing::Test {
     StartAgent();
   }
   void TearDown() override {
-    if (agent_server_ != nullptr) agent_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    if (agent_server_ != nullptr)
+      agent_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
     daemon_.reset();
     std::filesystem::remove_all(dir_);
   }
@@ -255,9 +258,11 @@ TEST_F(DaemonTest, BadOptionsAreNamed) {
   EXPECT_THAT(std::string(Daemon::Start(options, &clock_).status().message()), HasSubstr("107"));
   options.state_dir = dir_ + "/other";
   options.listen = "0.0.0.0:0";
-  EXPECT_THAT(std::string(Daemon::Start(options, &clock_).status().message()), HasSubstr("--insecure"));
+  EXPECT_THAT(std::string(Daemon::Start(options, &clock_).status().message()),
+              HasSubstr("--insecure"));
   options.listen = "nonsense";
-  EXPECT_THAT(std::string(Daemon::Start(options, &clock_).status().message()), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(std::string(Daemon::Start(options, &clock_).status().message()),
+              HasSubstr("HOST:PORT"));
 }
 
 TEST_F(DaemonTest, TheSocketIsTheUsersOwn) {
@@ -276,7 +281,8 @@ TEST_F(DaemonTest, AnUnknownAgentMustRegisterFirst) {
   v1::BeatRequest beat;
   beat.set_node("ghost");
   v1::BeatResponse response;
-  EXPECT_EQ(link_->Beat(&context, beat, &response).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(link_->Beat(&context, beat, &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 }  // namespace

@@ -20,10 +20,12 @@ constexpr int64_t kLookMs = 200;
 // A second signal while stopping: at once.
 void ExitNow(int) { ::_exit(kExitFailed); }
 
-// Returns the signal that asks for the end. Feeds the watchdog, but only while the scheduler's loop turns.
+// Returns the signal that asks for the end. Feeds the watchdog, but only while the scheduler's loop
+// turns.
 int WaitForSignal(const sigset_t& signals, const holdfast::sched::Daemon& daemon) {
   const int64_t watchdog_ms = holdfast::WatchdogIntervalMs();
-  const timespec look = {0, (watchdog_ms > 0 ? std::min(watchdog_ms, kLookMs) : kLookMs) * holdfast::kNsPerMs};
+  const timespec look = {
+      0, (watchdog_ms > 0 ? std::min(watchdog_ms, kLookMs) : kLookMs) * holdfast::kNsPerMs};
   uint64_t seen = daemon.Progress();
   while (true) {
     const int signal = ::sigtimedwait(&signals, nullptr, &look);
@@ -37,11 +39,15 @@ int WaitForSignal(const sigset_t& signals, const holdfast::sched::Daemon& daemon
 
 int main(int argc, char** argv) {
   holdfast::sched::DaemonOptions options;
-  CLI::App app{"Holdfast's scheduler: queue, placement, attempts, recovery, commits. Serves on unix:<state>/scheduler.sock."};
+  CLI::App app{
+      "Holdfast's scheduler: queue, placement, attempts, recovery, commits. Serves on "
+      "unix:<state>/scheduler.sock."};
   app.add_option("--state", options.state_dir, "State directory")->required();
-  app.add_option("--store", options.store_dir, "Checkpoint store of jobs that name none (default: <state>/store)");
+  app.add_option("--store", options.store_dir,
+                 "Checkpoint store of jobs that name none (default: <state>/store)");
   app.add_option("--listen", options.listen, "HOST:PORT to serve on besides the Unix socket");
-  app.add_flag("--insecure", options.insecure, "Allow --listen beyond loopback, without encryption");
+  app.add_flag("--insecure", options.insecure,
+               "Allow --listen beyond loopback, without encryption");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -21,73 +21,96 @@
 
 namespace holdfast::sched {
 
-grpc::Status SchedulerService::SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request, v1::SubmitJobResponse* response) {
+grpc::Status SchedulerService::SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                                         v1::SubmitJobResponse* response) {
   return sched::SubmitJob(core_, *request, response);
 }
 
-grpc::Status SchedulerService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request, v1::JobStatus* response) {
+grpc::Status SchedulerService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                                      v1::JobStatus* response) {
   return sched::GetJob(core_, *request, response);
 }
 
-grpc::Status SchedulerService::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request, v1::ListJobsResponse* response) {
+grpc::Status SchedulerService::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                                        v1::ListJobsResponse* response) {
   return sched::ListJobs(core_, *request, response);
 }
 
-grpc::Status SchedulerService::CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request, v1::JobStatus* response) {
+grpc::Status SchedulerService::CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                                         v1::JobStatus* response) {
   return sched::CancelJob(core_, *request, response);
 }
 
-grpc::Status SchedulerService::RestartJob(grpc::ServerContext*, const v1::RestartJobRequest* request, v1::JobStatus* response) {
+grpc::Status SchedulerService::RestartJob(grpc::ServerContext*,
+                                          const v1::RestartJobRequest* request,
+                                          v1::JobStatus* response) {
   return sched::RestartJob(core_, *request, response);
 }
 
-grpc::Status SchedulerService::SaveJob(grpc::ServerContext*, const v1::SaveJobRequest* request, v1::SaveJobResponse* response) {
+grpc::Status SchedulerService::SaveJob(grpc::ServerContext*, const v1::SaveJobRequest* request,
+                                       v1::SaveJobResponse* response) {
   return sched::SaveJob(core_, *request, response);
 }
 
-grpc::Status SchedulerService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request, v1::ListCheckpointsResponse* response) {
+grpc::Status SchedulerService::ListCheckpoints(grpc::ServerContext*,
+                                               const v1::ListCheckpointsRequest* request,
+                                               v1::ListCheckpointsResponse* response) {
   return sched::ListCheckpoints(core_, *request, response);
 }
 
-grpc::Status SchedulerService::ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request, v1::ListNodesResponse* response) {
+grpc::Status SchedulerService::ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request,
+                                         v1::ListNodesResponse* response) {
   return sched::ListNodes(core_, *request, response);
 }
 
-grpc::Status SchedulerService::DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest* request, v1::NodeStatus* response) {
+grpc::Status SchedulerService::DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest* request,
+                                         v1::NodeStatus* response) {
   return sched::DrainNode(core_, *request, response);
 }
 
-grpc::Status SchedulerService::UncordonNode(grpc::ServerContext*, const v1::UncordonNodeRequest* request, v1::NodeStatus* response) {
+grpc::Status SchedulerService::UncordonNode(grpc::ServerContext*,
+                                            const v1::UncordonNodeRequest* request,
+                                            v1::NodeStatus* response) {
   return sched::UncordonNode(core_, *request, response);
 }
 
-grpc::Status SchedulerService::ConfirmNodeDead(grpc::ServerContext*, const v1::ConfirmNodeDeadRequest* request, v1::NodeStatus* response) {
+grpc::Status SchedulerService::ConfirmNodeDead(grpc::ServerContext*,
+                                               const v1::ConfirmNodeDeadRequest* request,
+                                               v1::NodeStatus* response) {
   return sched::ConfirmNodeDead(core_, *request, response);
 }
 
-grpc::Status SchedulerService::WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
+grpc::Status SchedulerService::WatchEvents(grpc::ServerContext* context,
+                                           const v1::WatchEventsRequest* request,
                                            grpc::ServerWriter<v1::Event>* writer) {
   return sched::WatchEvents(core_, context, *request, writer);
 }
 
-grpc::Status SchedulerService::ReadLogs(grpc::ServerContext* context, const v1::ReadLogsRequest* request,
+grpc::Status SchedulerService::ReadLogs(grpc::ServerContext* context,
+                                        const v1::ReadLogsRequest* request,
                                         grpc::ServerWriter<v1::LogChunk>* writer) {
   return sched::ReadLogs(core_, channels_, context, *request, writer);
 }
 
-grpc::Status AgentLinkService::RegisterNode(grpc::ServerContext*, const v1::RegisterNodeRequest* request, v1::RegisterNodeResponse* response) {
+grpc::Status AgentLinkService::RegisterNode(grpc::ServerContext*,
+                                            const v1::RegisterNodeRequest* request,
+                                            v1::RegisterNodeResponse* response) {
   return sched::RegisterNode(core_, *request, response);
 }
 
-grpc::Status AgentLinkService::Beat(grpc::ServerContext*, const v1::BeatRequest* request, v1::BeatResponse* response) {
+grpc::Status AgentLinkService::Beat(grpc::ServerContext*, const v1::BeatRequest* request,
+                                    v1::BeatResponse* response) {
   return sched::Beat(core_, *request, response);
 }
 
-grpc::Status AgentLinkService::ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request, v1::ReportEventsResponse* response) {
+grpc::Status AgentLinkService::ReportEvents(grpc::ServerContext*,
+                                            const v1::ReportEventsRequest* request,
+                                            v1::ReportEventsResponse* response) {
   return sched::ReportEvents(core_, *request, response);
 }
 
-grpc::Status AgentLinkService::WatchDesired(grpc::ServerContext* context, const v1::WatchDesiredRequest* request,
+grpc::Status AgentLinkService::WatchDesired(grpc::ServerContext* context,
+                                            const v1::WatchDesiredRequest* request,
                                             grpc::ServerWriter<v1::DesiredState>* writer) {
   return sched::WatchDesired(core_, context, *request, writer);
 }

@@ -18,19 +18,31 @@ class SchedulerService final : public v1::Scheduler::Service {
  public:
   SchedulerService(CoreLock* core, AgentChannels* channels) : core_(core), channels_(channels) {}
 
-  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest*, v1::SubmitJobResponse*) override;
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest*,
+                         v1::SubmitJobResponse*) override;
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest*, v1::JobStatus*) override;
-  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override;
-  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest*, v1::JobStatus*) override;
-  grpc::Status RestartJob(grpc::ServerContext*, const v1::RestartJobRequest*, v1::JobStatus*) override;
-  grpc::Status SaveJob(grpc::ServerContext*, const v1::SaveJobRequest*, v1::SaveJobResponse*) override;
-  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest*, v1::ListCheckpointsResponse*) override;
-  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
-  grpc::Status DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest*, v1::NodeStatus*) override;
-  grpc::Status UncordonNode(grpc::ServerContext*, const v1::UncordonNodeRequest*, v1::NodeStatus*) override;
-  grpc::Status ConfirmNodeDead(grpc::ServerContext*, const v1::ConfirmNodeDeadRequest*, v1::NodeStatus*) override;
-  grpc::Status WatchEvents(grpc::ServerContext*, const v1::WatchEventsRequest*, grpc::ServerWriter<v1::Event>*) override;
-  grpc::Status ReadLogs(grpc::ServerContext*, const v1::ReadLogsRequest*, grpc::ServerWriter<v1::LogChunk>*) override;
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                        v1::ListJobsResponse*) override;
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest*,
+                         v1::JobStatus*) override;
+  grpc::Status RestartJob(grpc::ServerContext*, const v1::RestartJobRequest*,
+                          v1::JobStatus*) override;
+  grpc::Status SaveJob(grpc::ServerContext*, const v1::SaveJobRequest*,
+                       v1::SaveJobResponse*) override;
+  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest*,
+                               v1::ListCheckpointsResponse*) override;
+  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest*,
+                         v1::ListNodesResponse*) override;
+  grpc::Status DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest*,
+                         v1::NodeStatus*) override;
+  grpc::Status UncordonNode(grpc::ServerContext*, const v1::UncordonNodeRequest*,
+                            v1::NodeStatus*) override;
+  grpc::Status ConfirmNodeDead(grpc::ServerContext*, const v1::ConfirmNodeDeadRequest*,
+                               v1::NodeStatus*) override;
+  grpc::Status WatchEvents(grpc::ServerContext*, const v1::WatchEventsRequest*,
+                           grpc::ServerWriter<v1::Event>*) override;
+  grpc::Status ReadLogs(grpc::ServerContext*, const v1::ReadLogsRequest*,
+                        grpc::ServerWriter<v1::LogChunk>*) override;
 
  private:
   CoreLock* const core_;
@@ -41,10 +53,13 @@ class AgentLinkService final : public v1::AgentLink::Service {
  public:
   explicit AgentLinkService(CoreLock* core) : core_(core) {}
 
-  grpc::Status RegisterNode(grpc::ServerContext*, const v1::RegisterNodeRequest*, v1::RegisterNodeResponse*) override;
+  grpc::Status RegisterNode(grpc::ServerContext*, const v1::RegisterNodeRequest*,
+                            v1::RegisterNodeResponse*) override;
   grpc::Status Beat(grpc::ServerContext*, const v1::BeatRequest*, v1::BeatResponse*) override;
-  grpc::Status WatchDesired(grpc::ServerContext*, const v1::WatchDesiredRequest*, grpc::ServerWriter<v1::DesiredState>*) override;
-  grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest*, v1::ReportEventsResponse*) override;
+  grpc::Status WatchDesired(grpc::ServerContext*, const v1::WatchDesiredRequest*,
+                            grpc::ServerWriter<v1::DesiredState>*) override;
+  grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest*,
+                            v1::ReportEventsResponse*) override;
 
  private:
   CoreLock* const core_;

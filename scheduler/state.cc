@@ -13,18 +13,23 @@ namespace {
 
 constexpr char kMetaName[] = "meta";
 
-// A stopped hold of an ended job is dropped with the end, so holds alone tell whether devices are busy.
-bool IsActive(const records::JobRecord& job) { return !IsEnded(job.status().state()) || job.holds_size() > 0; }
+// A stopped hold of an ended job is dropped with the end, so holds alone tell whether devices are
+// busy.
+bool IsActive(const records::JobRecord& job) {
+  return !IsEnded(job.status().state()) || job.holds_size() > 0;
+}
 
 template <typename Message>
-absl::Status LoadKind(const StateStore& store, RecordKind kind, const std::function<void(Message)>& add) {
+absl::Status LoadKind(const StateStore& store, RecordKind kind,
+                      const std::function<void(Message)>& add) {
   absl::Status result;
-  HF_RETURN_IF_ERROR(store.Scan(KindPrefix(kind), "", [&](std::string_view key, std::string_view value) {
-    Message message;
-    result = DecodeRecord(kind, key, value, &message);
-    if (result.ok()) add(std::move(message));
-    return result.ok();
-  }));
+  HF_RETURN_IF_ERROR(
+      store.Scan(KindPrefix(kind), "", [&](std::string_view key, std::string_view value) {
+        Message message;
+        result = DecodeRecord(kind, key, value, &message);
+        if (result.ok()) add(std::move(message));
+        return result.ok();
+      }));
   return result;
 }
 
@@ -46,25 +51,30 @@ std::string KeyOf(const records::CheckpointRecord& record) {
 
 absl::StatusOr<State> LoadState(const StateStore& store) {
   State state;
-  HF_ASSIGN_OR_RETURN(const std::optional<std::string> meta, store.Get(NameKey(RecordKind::kMeta, kMetaName)));
-  if (meta.has_value()) HF_RETURN_IF_ERROR(DecodeRecord(RecordKind::kMeta, "meta", *meta, &state.meta));
+  HF_ASSIGN_OR_RETURN(const std::optional<std::string> meta,
+                      store.Get(NameKey(RecordKind::kMeta, kMetaName)));
+  if (meta.has_value())
+    HF_RETURN_IF_ERROR(DecodeRecord(RecordKind::kMeta, "meta", *meta, &state.meta));
   state.meta.set_state_uuid(store.uuid());
-  HF_RETURN_IF_ERROR(LoadKind<records::JobRecord>(store, RecordKind::kJob, [&](records::JobRecord job) {
-    IndexJob(&state, job);
-    state.jobs[job.status().id()] = std::move(job);
-  }));
-  HF_RETURN_IF_ERROR(LoadKind<records::NodeRecord>(store, RecordKind::kNode, [&](records::NodeRecord node) {
-    state.nodes[node.name()] = std::move(node);
-  }));
-  HF_RETURN_IF_ERROR(LoadKind<records::CheckpointRecord>(store, RecordKind::kCheckpoint, [&](records::CheckpointRecord record) {
-    record.clear_record();
-    const auto at = std::make_pair(record.ref().step(), record.ref().attempt());
-    state.checkpoints[record.ref().job()][at] = std::move(record);
-  }));
-  HF_RETURN_IF_ERROR(LoadKind<records::KeyRecord>(store, RecordKind::kKey, [&](records::KeyRecord key) {
-    state.keys_by_age[key.sequence()] = key.key();
-    state.keys[key.key()] = std::move(key);
-  }));
+  HF_RETURN_IF_ERROR(
+      LoadKind<records::JobRecord>(store, RecordKind::kJob, [&](records::JobRecord job) {
+        IndexJob(&state, job);
+        state.jobs[job.status().id()] = std::move(job);
+      }));
+  HF_RETURN_IF_ERROR(LoadKind<records::NodeRecord>(
+      store, RecordKind::kNode,
+      [&](records::NodeRecord node) { state.nodes[node.name()] = std::move(node); }));
+  HF_RETURN_IF_ERROR(LoadKind<records::CheckpointRecord>(
+      store, RecordKind::kCheckpoint, [&](records::CheckpointRecord record) {
+        record.clear_record();
+        const auto at = std::make_pair(record.ref().step(), record.ref().attempt());
+        state.checkpoints[record.ref().job()][at] = std::move(record);
+      }));
+  HF_RETURN_IF_ERROR(
+      LoadKind<records::KeyRecord>(store, RecordKind::kKey, [&](records::KeyRecord key) {
+        state.keys_by_age[key.sequence()] = key.key();
+        state.keys[key.key()] = std::move(key);
+      }));
   HF_RETURN_IF_ERROR(LoadKind<v1::Event>(store, RecordKind::kEvent, [&](v1::Event event) {
     state.last_event = std::max(state.last_event, event.sequence());
   }));
@@ -129,7 +139,9 @@ std::vector<std::string> Txn::NodeNames() const {
 
 const records::CheckpointRecord* Txn::FindCheckpoint(uint64_t job, const Point& point) const {
   for (const auto& record : checkpoints_) {
-    if (record.ref().job() == job && record.ref().step() == point.step && record.ref().attempt() == point.attempt) return &record;
+    if (record.ref().job() == job && record.ref().step() == point.step &&
+        record.ref().attempt() == point.attempt)
+      return &record;
   }
   const auto of_job = state_->checkpoints.find(job);
   if (of_job == state_->checkpoints.end()) return nullptr;
@@ -139,7 +151,8 @@ const records::CheckpointRecord* Txn::FindCheckpoint(uint64_t job, const Point& 
 
 std::vector<records::CheckpointRecord> Txn::Checkpoints(uint64_t job) const {
   std::map<std::pair<uint64_t, uint64_t>, records::CheckpointRecord> all;
-  if (const auto it = state_->checkpoints.find(job); it != state_->checkpoints.end()) all = it->second;
+  if (const auto it = state_->checkpoints.find(job); it != state_->checkpoints.end())
+    all = it->second;
   for (const auto& record : checkpoints_) {
     if (record.ref().job() == job) all[{record.ref().step(), record.ref().attempt()}] = record;
   }
@@ -152,7 +165,8 @@ void Txn::PutCheckpoint(const records::CheckpointRecord& record) { checkpoints_.
 
 absl::StatusOr<std::string> Txn::ReadCommitRecord(uint64_t job, const Point& point) const {
   for (const auto& record : checkpoints_) {
-    if (record.ref().job() == job && record.ref().step() == point.step && record.ref().attempt() == point.attempt) {
+    if (record.ref().job() == job && record.ref().step() == point.step &&
+        record.ref().attempt() == point.attempt) {
       return record.record();
     }
   }
@@ -207,7 +221,8 @@ void Txn::MakeRoomForJob(Batch* batch) {
     pruned_jobs_.insert(id);
     batch->deletes.push_back(NumberKey(RecordKind::kJob, id));
     if (const auto it = state_->checkpoints.find(id); it != state_->checkpoints.end()) {
-      for (const auto& [at, record] : it->second) batch->deletes.push_back(CheckpointKey(id, at.first, at.second));
+      for (const auto& [at, record] : it->second)
+        batch->deletes.push_back(CheckpointKey(id, at.first, at.second));
     }
     --count;
   }
@@ -216,13 +231,16 @@ void Txn::MakeRoomForJob(Batch* batch) {
 void Txn::DropOldCheckpoints(Batch* batch) {
   std::map<uint64_t, size_t> added;
   for (const auto& record : checkpoints_) {
-    if (FindCheckpoint(record.ref().job(), {record.ref().attempt(), record.ref().step()}) == &record) ++added[record.ref().job()];
+    if (FindCheckpoint(record.ref().job(), {record.ref().attempt(), record.ref().step()}) ==
+        &record)
+      ++added[record.ref().job()];
   }
   for (const auto& [job, count] : added) {
     const auto of_job = state_->checkpoints.find(job);
     if (of_job == state_->checkpoints.end()) continue;
     size_t excess = of_job->second.size() + count;
-    for (auto it = of_job->second.begin(); it != of_job->second.end() && excess > kCheckpointsPerJobMax; ++it, --excess) {
+    for (auto it = of_job->second.begin();
+         it != of_job->second.end() && excess > kCheckpointsPerJobMax; ++it, --excess) {
       dropped_checkpoints_.push_back({job, it->first});
       batch->deletes.push_back(CheckpointKey(job, it->first.first, it->first.second));
     }
@@ -233,24 +251,32 @@ void Txn::CollectOthers(Batch* batch) {
   for (const auto& [name, node] : nodes_) {
     std::string value = EncodeRecord(RecordKind::kNode, node);
     const auto old = state_->nodes.find(name);
-    if (old != state_->nodes.end() && EncodeRecord(RecordKind::kNode, old->second) == value) continue;
+    if (old != state_->nodes.end() && EncodeRecord(RecordKind::kNode, old->second) == value)
+      continue;
     batch->puts.emplace_back(NameKey(RecordKind::kNode, name), std::move(value));
   }
   DropOldCheckpoints(batch);
-  for (const auto& record : checkpoints_) batch->puts.emplace_back(KeyOf(record), EncodeRecord(RecordKind::kCheckpoint, record));
+  for (const auto& record : checkpoints_)
+    batch->puts.emplace_back(KeyOf(record), EncodeRecord(RecordKind::kCheckpoint, record));
   size_t keys = state_->keys.size() + keys_.size();
-  for (auto it = state_->keys_by_age.begin(); it != state_->keys_by_age.end() && keys > kKeysKeptMax; ++it, --keys) {
+  for (auto it = state_->keys_by_age.begin();
+       it != state_->keys_by_age.end() && keys > kKeysKeptMax; ++it, --keys) {
     dropped_keys_.push_back(it->second);
     batch->deletes.push_back(NameKey(RecordKind::kKey, it->second));
   }
-  for (const auto& key : keys_) batch->puts.emplace_back(NameKey(RecordKind::kKey, key.key()), EncodeRecord(RecordKind::kKey, key));
+  for (const auto& key : keys_)
+    batch->puts.emplace_back(NameKey(RecordKind::kKey, key.key()),
+                             EncodeRecord(RecordKind::kKey, key));
   for (const auto& event : events_) {
-    batch->puts.emplace_back(NumberKey(RecordKind::kEvent, event.sequence()), EncodeRecord(RecordKind::kEvent, event));
+    batch->puts.emplace_back(NumberKey(RecordKind::kEvent, event.sequence()),
+                             EncodeRecord(RecordKind::kEvent, event));
     if (event.sequence() > static_cast<uint64_t>(kEventsKeptMax)) {
       batch->deletes.push_back(NumberKey(RecordKind::kEvent, event.sequence() - kEventsKeptMax));
     }
   }
-  if (meta_changed_) batch->puts.emplace_back(NameKey(RecordKind::kMeta, kMetaName), EncodeRecord(RecordKind::kMeta, meta_));
+  if (meta_changed_)
+    batch->puts.emplace_back(NameKey(RecordKind::kMeta, kMetaName),
+                             EncodeRecord(RecordKind::kMeta, meta_));
 }
 
 void Txn::ApplyToMemory() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler's state in memory: a view of the store that is rebuilt at start, and the transaction that changes both. A change
-// is persisted first, then made in memory, then answered: when Commit fails, memory is what it was.
+// The scheduler's state in memory: a view of the store that is rebuilt at start, and the
+// transaction that changes both. A change is persisted first, then made in memory, then answered:
+// when Commit fails, memory is what it was.
 //
 // Threads: none of its own; the engine's caller serialises.
 #ifndef HOLDFAST_SCHEDULER_STATE_H_
@@ -35,12 +36,14 @@ struct State {
   records::MetaRecord meta;
   std::map<uint64_t, records::JobRecord> jobs;
   std::map<std::string, records::NodeRecord> nodes;
-  // By job, then (step, attempt). `record` is left in the store: it can be large and is needed only for a commit order.
-  std::map<uint64_t, std::map<std::pair<uint64_t, uint64_t>, records::CheckpointRecord>> checkpoints;
+  // By job, then (step, attempt). `record` is left in the store: it can be large and is needed only
+  // for a commit order.
+  std::map<uint64_t, std::map<std::pair<uint64_t, uint64_t>, records::CheckpointRecord>>
+      checkpoints;
   std::map<std::string, records::KeyRecord> keys;
   std::map<uint64_t, std::string> keys_by_age;
-  std::set<uint64_t> active;   // not ended, or still holding devices
-  std::set<uint64_t> ended;    // by id: the oldest goes first at kJobsMax
+  std::set<uint64_t> active;  // not ended, or still holding devices
+  std::set<uint64_t> ended;   // by id: the oldest goes first at kJobsMax
   uint64_t last_event = 0;
 };
 
@@ -56,17 +59,19 @@ class Txn {
   const State& base() const { return *state_; }
   Now now() const { return now_; }
 
-  const records::JobRecord* FindJob(uint64_t job) const;   // null: no such job
-  records::JobRecord* MutableJob(uint64_t job);            // must exist
-  records::JobRecord* AddJob();                            // with a fresh id
+  const records::JobRecord* FindJob(uint64_t job) const;  // null: no such job
+  records::JobRecord* MutableJob(uint64_t job);           // must exist
+  records::JobRecord* AddJob();                           // with a fresh id
   const records::NodeRecord* FindNode(const std::string& name) const;
   records::NodeRecord* MutableNode(const std::string& name);  // created when missing
   // Ids of jobs that may need attention: active ones, with those added here.
   std::vector<uint64_t> ActiveJobs() const;
   std::vector<std::string> NodeNames() const;
 
-  const records::CheckpointRecord* FindCheckpoint(uint64_t job, const Point& point) const;  // without `record`
-  std::vector<records::CheckpointRecord> Checkpoints(uint64_t job) const;                   // without `record`, by step
+  const records::CheckpointRecord* FindCheckpoint(uint64_t job,
+                                                  const Point& point) const;  // without `record`
+  std::vector<records::CheckpointRecord> Checkpoints(
+      uint64_t job) const;  // without `record`, by step
   void PutCheckpoint(const records::CheckpointRecord& record);
   absl::StatusOr<std::string> ReadCommitRecord(uint64_t job, const Point& point) const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells watchers of events that there are newer ones. Watchers read them from the store, so a slow one costs nobody memory.
+// Tells watchers of events that there are newer ones. Watchers read them from the store, so a slow
+// one costs nobody memory.
 //
 // Threads: any.
 #ifndef HOLDFAST_SCHEDULER_BACKGROUND_EVENT_BELL_H_
@@ -25,7 +26,8 @@ class EventBell {
     MutexLock lock(mutex_);
     return last_event_;
   }
-  // Waits for an event after `after`; returns the newest sequence, which is `after` or less when the time ran out.
+  // Waits for an event after `after`; returns the newest sequence, which is `after` or less when
+  // the time ran out.
   uint64_t WaitAfter(uint64_t after, int64_t timeout_ms) {
     MutexLock lock(mutex_);
     if (last_event_ <= after && !stopping_) rung_.WaitForNs(mutex_, timeout_ms * kNsPerMs);

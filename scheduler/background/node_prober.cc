@@ -40,7 +40,8 @@ void NodeProber::Main() {
       if (!stop_) changed_.WaitForNs(mutex_, kProbeEveryMs * kNsPerMs);
       if (stop_) return;
     }
-    const std::vector<ProbeTask> tasks = core_->With([](Engine& engine, Now now) { return engine.DueProbes(now); });
+    const std::vector<ProbeTask> tasks =
+        core_->With([](Engine& engine, Now now) { return engine.DueProbes(now); });
     for (const ProbeTask& task : tasks) Ask(task);
   }
 }
@@ -54,7 +55,8 @@ void NodeProber::Ask(const ProbeTask& task) {
   proto::PrepareContext(&call->context, kProbeDeadlineMs, /*wait_for_ready=*/false);
   {
     MutexLock lock(mutex_);
-    const bool wanted = !stop_ && calls_.size() < kProbesInFlightMax && in_flight_.insert({task.neighbour, task.target}).second;
+    const bool wanted = !stop_ && calls_.size() < kProbesInFlightMax &&
+                        in_flight_.insert({task.neighbour, task.target}).second;
     if (wanted) calls_.insert(call);
     if (!wanted) {
       delete call;

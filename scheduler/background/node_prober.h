@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks neighbours about suspects and witnesses about lost nodes, several at once, so that one that hangs delays no other.
+// Asks neighbours about suspects and witnesses about lost nodes, several at once, so that one that
+// hangs delays no other.
 //
 // Threads: one of its own, and gRPC's for the answers. Stop waits until the last answer is in.
 #ifndef HOLDFAST_SCHEDULER_BACKGROUND_NODE_PROBER_H_
@@ -38,7 +39,8 @@ class NodeProber {
   AgentChannels* const channels_;
   Mutex mutex_;
   CondVar changed_;
-  std::set<std::pair<std::string, std::string>> in_flight_ ABSL_GUARDED_BY(mutex_);  // (neighbour, target)
+  std::set<std::pair<std::string, std::string>> in_flight_
+      ABSL_GUARDED_BY(mutex_);  // (neighbour, target)
   std::set<Call*> calls_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that happens because time passed: leases, back-off, time limits, early exits, waits for last saves. Reactions to reports do
-// not wait for it.
+// Everything that happens because time passed: leases, back-off, time limits, early exits, waits
+// for last saves. Reactions to reports do not wait for it.
 //
 // Threads: one of its own, between Start and Stop.
 #ifndef HOLDFAST_SCHEDULER_BACKGROUND_TICKER_H_

@@ -31,8 +31,10 @@ RankFailure Of(FailureKind kind, uint32_t rank, int64_t at_ms) {
 }
 
 TEST(FirstCause, AKilledRankIsTheCauseAlthoughItsPeersReportFirst) {
-  // The peer's exception arrives and even looks 20 ms older than the kill: two agents' ages are not exact.
-  const Cause cause = NameFirstCause({Exit(3, 1, 980), Exit(1, -SIGKILL, 1000), Exit(0, -SIGABRT, 1100)}, true);
+  // The peer's exception arrives and even looks 20 ms older than the kill: two agents' ages are not
+  // exact.
+  const Cause cause =
+      NameFirstCause({Exit(3, 1, 980), Exit(1, -SIGKILL, 1000), Exit(0, -SIGABRT, 1100)}, true);
   EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
   EXPECT_THAT(cause.ranks, ElementsAre(1));
   EXPECT_THAT(cause.victims, ElementsAre(0, 3));
@@ -61,7 +63,8 @@ TEST(FirstCause, TwoFailuresFartherApartThanTheWindowAreBothNamed) {
 }
 
 TEST(FirstCause, ALostNodeOutranksThePeersThatNoticedItFirst) {
-  RankFailure lost2 = Of(FailureKind::kNodeLost, 2, 1600), lost3 = Of(FailureKind::kNodeLost, 3, 1600);
+  RankFailure lost2 = Of(FailureKind::kNodeLost, 2, 1600),
+              lost3 = Of(FailureKind::kNodeLost, 3, 1600);
   const Cause cause = NameFirstCause({Exit(0, 1, 1000), Exit(1, 1, 1001), lost2, lost3}, true);
   EXPECT_EQ(cause.fault_class, v1::NODE_LOST);
   EXPECT_EQ(cause.node, "n1");
@@ -70,14 +73,17 @@ TEST(FirstCause, ALostNodeOutranksThePeersThatNoticedItFirst) {
 }
 
 TEST(FirstCause, ADeadKeeperNamesAllRanksOfItsNode) {
-  const Cause cause = NameFirstCause({Of(FailureKind::kVanished, 0, 1000), Of(FailureKind::kVanished, 1, 1000), Exit(2, 1, 1010)}, true);
+  const Cause cause = NameFirstCause(
+      {Of(FailureKind::kVanished, 0, 1000), Of(FailureKind::kVanished, 1, 1000), Exit(2, 1, 1010)},
+      true);
   EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
   EXPECT_THAT(cause.ranks, ElementsAre(0, 1));
   EXPECT_THAT(cause.victims, ElementsAre(2));
 }
 
 TEST(FirstCause, EarlyExitZeroIsTheCauseOfItsPeersEnds) {
-  const Cause cause = NameFirstCause({Of(FailureKind::kExitedEarly, 2, 1000), Exit(0, 1, 1012), Exit(1, -SIGABRT, 1013)}, true);
+  const Cause cause = NameFirstCause(
+      {Of(FailureKind::kExitedEarly, 2, 1000), Exit(0, 1, 1012), Exit(1, -SIGABRT, 1013)}, true);
   EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
   EXPECT_THAT(cause.ranks, ElementsAre(2));
   EXPECT_THAT(cause.what, HasSubstr("exited with 0"));
@@ -88,11 +94,13 @@ TEST(FirstCause, Classes) {
   oom.oom_killed = true;
   EXPECT_EQ(NameFirstCause({oom}, true).fault_class, v1::OUT_OF_MEMORY);
   EXPECT_EQ(NameFirstCause({oom}, false).fault_class, v1::OUT_OF_MEMORY);
-  EXPECT_EQ(NameFirstCause({Of(FailureKind::kStopped, 0, 1)}, true).fault_class, v1::PROCESS_STOPPED);
+  EXPECT_EQ(NameFirstCause({Of(FailureKind::kStopped, 0, 1)}, true).fault_class,
+            v1::PROCESS_STOPPED);
   EXPECT_EQ(NameFirstCause({Exit(0, 1, 1)}, false).fault_class, v1::USER_PROGRAM);
   EXPECT_EQ(NameFirstCause({Exit(0, -SIGSEGV, 1)}, false).fault_class, v1::USER_PROGRAM);
   EXPECT_EQ(NameFirstCause({Exit(0, -SIGKILL, 1)}, false).fault_class, v1::PROCESS_DIED);
-  EXPECT_EQ(NameFirstCause({Of(FailureKind::kStartFailed, 0, 1)}, true).fault_class, v1::USER_PROGRAM);
+  EXPECT_EQ(NameFirstCause({Of(FailureKind::kStartFailed, 0, 1)}, true).fault_class,
+            v1::USER_PROGRAM);
   RankFailure xid = Exit(0, -SIGKILL, 1);
   xid.device_reason = "Xid 31: MMU fault";
   EXPECT_EQ(NameFirstCause({xid}, true).fault_class, v1::APPLICATION);

@@ -40,7 +40,8 @@ TEST(JobFsm, PageAndTableAgree) {
 TEST(JobFsm, OneTargetForEachStateAndEvent) {
   std::set<std::pair<int, int>> seen;
   for (const Transition& t : TransitionTable()) {
-    EXPECT_TRUE(seen.insert({t.from, static_cast<int>(t.event)}).second) << StateName(t.from) << " " << EventName(t.event);
+    EXPECT_TRUE(seen.insert({t.from, static_cast<int>(t.event)}).second)
+        << StateName(t.from) << " " << EventName(t.event);
     EXPECT_FALSE(IsEnded(t.from)) << "an end has a way out: " << EventName(t.event);
   }
 }

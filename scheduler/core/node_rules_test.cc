@@ -20,7 +20,10 @@ LivenessVerdict After(int64_t ms, std::map<std::string, ProbeAnswer> answers = {
 }
 
 ProbeAnswer Answer(bool reachable, int64_t heard_age_ms, int64_t at_ms) {
-  return {.answered = true, .reachable = reachable, .last_heard_age_ms = heard_age_ms, .at_mono_ns = kBeat + at_ms * kNsPerMs};
+  return {.answered = true,
+          .reachable = reachable,
+          .last_heard_age_ms = heard_age_ms,
+          .at_mono_ns = kBeat + at_ms * kNsPerMs};
 }
 
 TEST(NodeLiveness, SuspectFromTheSecondMissedBeatLostAfterTheLease) {
@@ -35,11 +38,13 @@ TEST(NodeLiveness, SuspectFromTheSecondMissedBeatLostAfterTheLease) {
 TEST(NodeLiveness, ANeighbourThatHearsItKeepsItSuspect) {
   EXPECT_EQ(After(9000, {{"n1", Answer(true, -1, 8500)}}).liveness, Liveness::kSuspect);
   EXPECT_EQ(After(9000, {{"n1", Answer(false, 100, 8500)}}).liveness, Liveness::kSuspect);
-  EXPECT_EQ(After(9000, {{"n1", Answer(false, -1, 8500)}, {"n2", Answer(true, -1, 8900)}}).liveness, Liveness::kSuspect);
+  EXPECT_EQ(After(9000, {{"n1", Answer(false, -1, 8500)}, {"n2", Answer(true, -1, 8900)}}).liveness,
+            Liveness::kSuspect);
 }
 
 TEST(NodeLiveness, OldOrMissingAnswersProveNothing) {
-  EXPECT_EQ(After(9000, {{"n1", Answer(true, -1, 6000)}}).liveness, Liveness::kLost) << "an answer is good for one lease";
+  EXPECT_EQ(After(9000, {{"n1", Answer(true, -1, 6000)}}).liveness, Liveness::kLost)
+      << "an answer is good for one lease";
   EXPECT_EQ(After(9000, {{"n1", Answer(false, 2400, 8500)}}).liveness, Liveness::kLost);
   EXPECT_EQ(After(3000, {{"n1", Answer(false, -1, 2900)}}).liveness, Liveness::kLost);
   ProbeAnswer none;
@@ -55,7 +60,8 @@ TEST(MassLoss, MoreThanTwoOrATenthInAMinuteIsHeld) {
   guard.NoteLoss("a", t);
   guard.NoteLoss("b", t + kNsPerSec);
   EXPECT_TRUE(guard.WouldHold("c", 10, t + 2 * kNsPerSec));
-  EXPECT_FALSE(guard.WouldHold("a", 10, t + 2 * kNsPerSec)) << "a node that was counted is not another one";
+  EXPECT_FALSE(guard.WouldHold("a", 10, t + 2 * kNsPerSec))
+      << "a node that was counted is not another one";
   EXPECT_FALSE(guard.WouldHold("c", 40, t + 2 * kNsPerSec)) << "3 of 40 is less than a tenth";
   EXPECT_FALSE(guard.WouldHold("c", 10, t + 61 * kNsPerSec));
 }
@@ -86,7 +92,8 @@ TEST(Fence, MoreThanHalfOfTheWitnessesForFenceAndMargin) {
   in.words["c"].alive = true;
   EXPECT_FALSE(JudgeFence(in, full + 1).released);
   in.words["d"] = {.alive = false, .not_heard_since_ns = -1};
-  EXPECT_FALSE(JudgeFence(in, full + 100 * kNsPerSec).released) << "a witness that cannot be reached says nothing";
+  EXPECT_FALSE(JudgeFence(in, full + 100 * kNsPerSec).released)
+      << "a witness that cannot be reached says nothing";
   EXPECT_THAT(JudgeFence(in, full).reason, HasSubstr("1 could not be asked"));
   in.fence_ms = 1000;
   in.words["c"] = {.alive = false, .not_heard_since_ns = since};

@@ -14,11 +14,13 @@ constexpr size_t kNodesInReasonMax = 8;
 
 bool Fits(const PlacementRequest& request, const PlacementNode& node) {
   if (!node.ready) return false;
-  if (request.gpus_per_node == 0) return node.ranks_placed < static_cast<uint32_t>(kRanksPerNodeMax);
+  if (request.gpus_per_node == 0)
+    return node.ranks_placed < static_cast<uint32_t>(kRanksPerNodeMax);
   return node.free.size() >= request.gpus_per_node;
 }
 
-void AddNode(const PlacementRequest& request, const PlacementNode& node, uint32_t* next_rank, v1::Placement* out) {
+void AddNode(const PlacementRequest& request, const PlacementNode& node, uint32_t* next_rank,
+             v1::Placement* out) {
   v1::NodePlacement* placed = out->add_nodes();
   placed->set_node(node.name);
   const uint32_t ranks = std::max(1u, request.gpus_per_node);
@@ -32,20 +34,25 @@ void AddNode(const PlacementRequest& request, const PlacementNode& node, uint32_
   }
 }
 
-// The largest gang that fits now, in both directions: as many nodes as asked with fewer devices, as many devices on fewer nodes.
+// The largest gang that fits now, in both directions: as many nodes as asked with fewer devices, as
+// many devices on fewer nodes.
 std::string WhatWouldFit(const PlacementRequest& request, const std::vector<PlacementNode>& nodes) {
   std::vector<size_t> free;
   for (const PlacementNode& node : nodes) {
     if (node.ready) free.push_back(node.free.size());
   }
   std::sort(free.rbegin(), free.rend());
-  if (request.gpus_per_node == 0) return absl::StrCat("now fits: ", free.size(), " node(s) without devices");
+  if (request.gpus_per_node == 0)
+    return absl::StrCat("now fits: ", free.size(), " node(s) without devices");
   std::string text;
   if (free.size() >= request.nodes && free[request.nodes - 1] > 0) {
     text = absl::StrCat(request.nodes, " node(s) x ", free[request.nodes - 1], " GPU(s)");
   }
-  const auto whole = std::count_if(free.begin(), free.end(), [&](size_t n) { return n >= request.gpus_per_node; });
-  if (whole > 0) absl::StrAppend(&text, text.empty() ? "" : " or ", whole, " node(s) x ", request.gpus_per_node, " GPU(s)");
+  const auto whole =
+      std::count_if(free.begin(), free.end(), [&](size_t n) { return n >= request.gpus_per_node; });
+  if (whole > 0)
+    absl::StrAppend(&text, text.empty() ? "" : " or ", whole, " node(s) x ", request.gpus_per_node,
+                    " GPU(s)");
   return text.empty() ? "nothing fits now" : absl::StrCat("now fits: ", text);
 }
 
@@ -70,13 +77,15 @@ std::string Reason(const PlacementRequest& request, const std::vector<PlacementN
   return absl::StrCat(text, "; ", WhatWouldFit(request, nodes));
 }
 
-std::vector<const PlacementNode*> ByTightness(const PlacementRequest& request, const std::vector<PlacementNode>& nodes) {
+std::vector<const PlacementNode*> ByTightness(const PlacementRequest& request,
+                                              const std::vector<PlacementNode>& nodes) {
   std::vector<const PlacementNode*> fitting;
   for (const PlacementNode& node : nodes) {
     if (Fits(request, node)) fitting.push_back(&node);
   }
   std::sort(fitting.begin(), fitting.end(), [&](const PlacementNode* a, const PlacementNode* b) {
-    if (request.gpus_per_node == 0 && a->ranks_placed != b->ranks_placed) return a->ranks_placed < b->ranks_placed;
+    if (request.gpus_per_node == 0 && a->ranks_placed != b->ranks_placed)
+      return a->ranks_placed < b->ranks_placed;
     if (a->free.size() != b->free.size()) return a->free.size() < b->free.size();
     return a->name < b->name;
   });
@@ -94,8 +103,9 @@ PlacementResult Place(const PlacementRequest& request, const std::vector<Placeme
   }
   std::vector<const PlacementNode*> chosen(request.nodes, nullptr);
   for (size_t i = 0; i < chosen.size() && i < request.preferred.size(); ++i) {
-    auto it = std::find_if(fitting.begin(), fitting.end(),
-                           [&](const PlacementNode* node) { return node->name == request.preferred[i]; });
+    auto it = std::find_if(fitting.begin(), fitting.end(), [&](const PlacementNode* node) {
+      return node->name == request.preferred[i];
+    });
     if (it == fitting.end()) continue;
     chosen[i] = *it;
     fitting.erase(it);
@@ -110,7 +120,8 @@ PlacementResult Place(const PlacementRequest& request, const std::vector<Placeme
   return result;
 }
 
-bool CouldEverFit(const PlacementRequest& request, const std::vector<PlacementNode>& nodes, bool any_state) {
+bool CouldEverFit(const PlacementRequest& request, const std::vector<PlacementNode>& nodes,
+                  bool any_state) {
   const auto count = std::count_if(nodes.begin(), nodes.end(), [&](const PlacementNode& node) {
     return (any_state || node.ready) && node.devices >= request.gpus_per_node;
   });

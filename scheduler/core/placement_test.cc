@@ -21,22 +21,27 @@ PlacementNode Node(const std::string& name, uint32_t devices, uint32_t free, boo
   node.ready = ready;
   node.why_not = ready ? "" : "LOST";
   node.devices = devices;
-  for (uint32_t i = devices - free; i < devices; ++i) node.free.push_back({absl::StrCat(name, "-gpu", i), i});
+  for (uint32_t i = devices - free; i < devices; ++i)
+    node.free.push_back({absl::StrCat(name, "-gpu", i), i});
   return node;
 }
 
 TEST(Placement, SaysWhatIsMissingAndWhatWouldFit) {
   PlacementRequest request{.nodes = 2, .gpus_per_node = 8, .preferred = {}};
-  const PlacementResult result = Place(request, {Node("n0", 8, 4), Node("n1", 8, 8), Node("n2", 8, 8, false)});
+  const PlacementResult result =
+      Place(request, {Node("n0", 8, 4), Node("n1", 8, 8), Node("n2", 8, 8, false)});
   EXPECT_FALSE(result.placed);
-  EXPECT_THAT(result.reason, HasSubstr("needs 2 node(s) x 8 GPU(s); n0 has 4 of 8 free, n1 has 8 of 8 free, n2 is LOST"));
+  EXPECT_THAT(
+      result.reason,
+      HasSubstr("needs 2 node(s) x 8 GPU(s); n0 has 4 of 8 free, n1 has 8 of 8 free, n2 is LOST"));
   EXPECT_THAT(result.reason, HasSubstr("now fits: 2 node(s) x 4 GPU(s) or 1 node(s) x 8 GPU(s)"));
   EXPECT_THAT(Place(request, {}).reason, HasSubstr("no node is registered"));
 }
 
 TEST(Placement, PacksTightlyAndKeepsRanksContiguous) {
   PlacementRequest request{.nodes = 2, .gpus_per_node = 2, .preferred = {}};
-  const PlacementResult result = Place(request, {Node("a", 8, 8), Node("b", 8, 2), Node("c", 4, 3)});
+  const PlacementResult result =
+      Place(request, {Node("a", 8, 8), Node("b", 8, 2), Node("c", 4, 3)});
   ASSERT_TRUE(result.placed) << result.reason;
   ASSERT_EQ(result.placement.nodes_size(), 2);
   EXPECT_EQ(result.placement.nodes(0).node(), "b");
@@ -49,11 +54,13 @@ TEST(Placement, PacksTightlyAndKeepsRanksContiguous) {
 
 TEST(Placement, OldNodesKeepTheirPlaceAndASpareTakesTheLostOnes) {
   PlacementRequest request{.nodes = 2, .gpus_per_node = 2, .preferred = {"n1", "n0"}};
-  const PlacementResult both = Place(request, {Node("n0", 2, 2), Node("n1", 2, 2), Node("n2", 2, 2)});
+  const PlacementResult both =
+      Place(request, {Node("n0", 2, 2), Node("n1", 2, 2), Node("n2", 2, 2)});
   ASSERT_TRUE(both.placed);
   EXPECT_EQ(both.placement.nodes(0).node(), "n1");
   EXPECT_EQ(both.placement.nodes(1).node(), "n0");
-  const PlacementResult one = Place(request, {Node("n0", 2, 2), Node("n1", 2, 2, false), Node("n2", 2, 2)});
+  const PlacementResult one =
+      Place(request, {Node("n0", 2, 2), Node("n1", 2, 2, false), Node("n2", 2, 2)});
   ASSERT_TRUE(one.placed);
   EXPECT_EQ(one.placement.nodes(0).node(), "n2");
   EXPECT_EQ(one.placement.nodes(1).node(), "n0");
@@ -78,7 +85,8 @@ TEST(Placement, CouldEverFitLooksAtAllDevices) {
   EXPECT_FALSE(CouldEverFit(request, {Node("a", 4, 4), Node("b", 3, 3)}, true));
 }
 
-// Brute force: a gang is placed exactly when some subset of nodes can hold it, never twice on a device, never where it may not.
+// Brute force: a gang is placed exactly when some subset of nodes can hold it, never twice on a
+// device, never where it may not.
 TEST(Placement, AgreesWithBruteForceOnSmallClusters) {
   std::mt19937 random(7);
   int placed = 0, refused = 0;
@@ -87,7 +95,8 @@ TEST(Placement, AgreesWithBruteForceOnSmallClusters) {
     std::vector<PlacementNode> nodes;
     for (int i = 0; i < count; ++i) {
       const uint32_t devices = random() % 5;
-      nodes.push_back(Node(absl::StrCat("n", i), devices, devices == 0 ? 0 : random() % (devices + 1), random() % 4 != 0));
+      nodes.push_back(Node(absl::StrCat("n", i), devices,
+                           devices == 0 ? 0 : random() % (devices + 1), random() % 4 != 0));
     }
     PlacementRequest request{.nodes = 1 + static_cast<uint32_t>(random() % 4),
                              .gpus_per_node = 1 + static_cast<uint32_t>(random() % 4),
@@ -97,7 +106,8 @@ TEST(Placement, AgreesWithBruteForceOnSmallClusters) {
       if (static_cast<uint32_t>(__builtin_popcount(mask)) != request.nodes) continue;
       bool all = true;
       for (int i = 0; i < count; ++i) {
-        if ((mask >> i & 1) && !(nodes[i].ready && nodes[i].free.size() >= request.gpus_per_node)) all = false;
+        if ((mask >> i & 1) && !(nodes[i].ready && nodes[i].free.size() >= request.gpus_per_node))
+          all = false;
       }
       possible |= all;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the manifests of ranks that have PREPARED a save, until a set is whole. Pure; holds no more than kOpenSavesMax sets.
+// Collects the manifests of ranks that have PREPARED a save, until a set is whole. Pure; holds no
+// more than kOpenSavesMax sets.
 #ifndef HOLDFAST_SCHEDULER_CORE_PREPARED_SETS_H_
 #define HOLDFAST_SCHEDULER_CORE_PREPARED_SETS_H_
 
@@ -27,16 +28,19 @@ class PreparedSets {
  public:
   enum class Added { kNew, kKnown, kRefused };
 
-  // A manifest must be of (job, attempt, step, rank); it comes from another process and is decoded as hostile input.
-  // `reason` is set when refused.
-  Added Add(uint64_t job, const Point& point, uint32_t rank, const std::string& node, const std::string& manifest, std::string* reason);
-  void AddError(const Point& point, uint32_t rank, const std::string& node, const std::string& error, v1::FaultClass error_class);
+  // A manifest must be of (job, attempt, step, rank); it comes from another process and is decoded
+  // as hostile input. `reason` is set when refused.
+  Added Add(uint64_t job, const Point& point, uint32_t rank, const std::string& node,
+            const std::string& manifest, std::string* reason);
+  void AddError(const Point& point, uint32_t rank, const std::string& node,
+                const std::string& error, v1::FaultClass error_class);
   void Drop(const Point& point);
   void Clear() { open_.clear(); }
 
   bool IsWhole(const Point& point, uint32_t world_size) const;
   const std::map<Point, OpenSave>& open() const { return open_; }
-  // The newest step of `attempt` of which every rank in `ranks` has delivered its manifest; 0: none.
+  // The newest step of `attempt` of which every rank in `ranks` has delivered its manifest; 0:
+  // none.
   uint64_t AckStep(uint64_t attempt, const std::vector<uint32_t>& ranks) const;
 
  private:

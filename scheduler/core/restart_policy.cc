@@ -8,11 +8,13 @@
 namespace holdfast::sched {
 namespace {
 
-// What makes two crashes the same: who, how, where. Empty when the fault came from outside and says nothing about the program.
+// What makes two crashes the same: who, how, where. Empty when the fault came from outside and says
+// nothing about the program.
 std::string CrashKey(const Cause& cause) {
   if (cause.fault_class == v1::OUT_OF_MEMORY) return absl::StrCat("oom@", cause.root.step);
   if (!cause.own_program) return "";
-  return absl::StrCat(static_cast<int>(cause.root.kind), ":", cause.root.exit_code, "@", cause.root.step);
+  return absl::StrCat(static_cast<int>(cause.root.kind), ":", cause.root.exit_code, "@",
+                      cause.root.step);
 }
 
 RestartDecision Refuse(std::string reason) {
@@ -23,7 +25,9 @@ RestartDecision Refuse(std::string reason) {
 
 }  // namespace
 
-uint32_t RestartsMax(const v1::JobSpec& spec) { return spec.has_restarts_max() ? spec.restarts_max() : kRestartsMaxDefault; }
+uint32_t RestartsMax(const v1::JobSpec& spec) {
+  return spec.has_restarts_max() ? spec.restarts_max() : kRestartsMaxDefault;
+}
 
 int64_t BackoffMs(uint32_t faults) {
   if (faults <= kFreeRestarts) return 0;
@@ -44,7 +48,8 @@ bool NoteProgress(const Progress& progress, records::RestartBook* book) {
   return true;
 }
 
-RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause, records::RestartBook* book) {
+RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause,
+                              records::RestartBook* book) {
   book->set_faults_without_progress(book->faults_without_progress() + 1);
   const std::string key = CrashKey(cause);
   if (!key.empty()) {
@@ -55,21 +60,26 @@ RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause, recor
   if (cause.fault_class == v1::USER_PROGRAM) {
     book->set_user_failures(book->user_failures() + 1);
     if (book->user_failures() > kUserProgramRetries) {
-      return Refuse(absl::StrCat("user program: ", cause.what, "; it failed ", book->user_failures(), " times before its first step"));
+      return Refuse(absl::StrCat("user program: ", cause.what, "; it failed ",
+                                 book->user_failures(), " times before its first step"));
     }
   }
   if (!key.empty() && book->crash_count() >= kSameCrashMax) {
-    const char* kind = cause.fault_class == v1::OUT_OF_MEMORY ? "out of memory" : "user program, recurring";
-    return Refuse(absl::StrCat(kind, ": ", cause.what, "; the same end ", book->crash_count(), " times without progress"));
+    const char* kind =
+        cause.fault_class == v1::OUT_OF_MEMORY ? "out of memory" : "user program, recurring";
+    return Refuse(absl::StrCat(kind, ": ", cause.what, "; the same end ", book->crash_count(),
+                               " times without progress"));
   }
   if (book->used() >= RestartsMax(spec)) {
-    return Refuse(absl::StrCat("restart budget used up (restarts_max ", RestartsMax(spec), "): ", cause.what));
+    return Refuse(absl::StrCat("restart budget used up (restarts_max ", RestartsMax(spec),
+                               "): ", cause.what));
   }
   book->set_used(book->used() + 1);
   RestartDecision d;
   d.restart = true;
   d.backoff_ms = BackoffMs(book->faults_without_progress());
-  d.reason = absl::StrCat("restart ", book->used(), " of ", RestartsMax(spec), " after: ", cause.what);
+  d.reason =
+      absl::StrCat("restart ", book->used(), " of ", RestartsMax(spec), " after: ", cause.what);
   return d;
 }
 

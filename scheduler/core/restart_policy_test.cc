@@ -36,7 +36,8 @@ TEST(RestartPolicy, BudgetIsUsedUpAndComesBackWithProgress) {
   EXPECT_FALSE(third.restart);
   EXPECT_THAT(third.reason, HasSubstr("restarts_max 2"));
   EXPECT_TRUE(NoteProgress({.newest_point_step = 4, .points_visible = true}, &book));
-  EXPECT_FALSE(NoteProgress({.newest_point_step = 4, .points_visible = true}, &book)) << "the same point is no progress";
+  EXPECT_FALSE(NoteProgress({.newest_point_step = 4, .points_visible = true}, &book))
+      << "the same point is no progress";
   const RestartDecision again = DecideRestart(spec, Died(-SIGKILL, 5), &book);
   EXPECT_TRUE(again.restart);
   EXPECT_EQ(again.backoff_ms, 0);
@@ -82,7 +83,8 @@ TEST(RestartPolicy, TheSameCrashThreeTimesWithoutProgressIsThePrograms) {
 TEST(RestartPolicy, ADifferentStepOrProgressBreaksTheSeries) {
   v1::JobSpec spec;
   records::RestartBook book;
-  for (int i = 0; i < 12; ++i) EXPECT_TRUE(DecideRestart(spec, Died(3, 7 + i % 2), &book).restart) << i;
+  for (int i = 0; i < 12; ++i)
+    EXPECT_TRUE(DecideRestart(spec, Died(3, 7 + i % 2), &book).restart) << i;
   records::RestartBook moving;
   for (uint64_t i = 0; i < 12; ++i) {
     NoteProgress({.newest_point_step = 7 + i, .points_visible = true}, &moving);
@@ -93,7 +95,8 @@ TEST(RestartPolicy, ADifferentStepOrProgressBreaksTheSeries) {
 TEST(RestartPolicy, KillsFromOutsideAreNeverTheProgramsFault) {
   v1::JobSpec spec;
   records::RestartBook book;
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(DecideRestart(spec, Died(-SIGKILL, 0, false), &book).restart) << i;
+  for (int i = 0; i < 20; ++i)
+    EXPECT_TRUE(DecideRestart(spec, Died(-SIGKILL, 0, false), &book).restart) << i;
 }
 
 TEST(RestartPolicy, RecurringOutOfMemoryEndsTheJob) {

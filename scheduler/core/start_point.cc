@@ -27,21 +27,24 @@ const records::AttemptLink* Newest(const std::vector<records::AttemptLink>& link
 }
 
 // Newest first, so that the first hit wins.
-bool SealedByAll(const Point& point, const v1::Placement& placement, const std::map<std::string, NodeArenas>& arenas) {
+bool SealedByAll(const Point& point, const v1::Placement& placement,
+                 const std::map<std::string, NodeArenas>& arenas) {
   for (const auto& node : placement.nodes()) {
     const auto on_node = arenas.find(node.node());
     if (on_node == arenas.end()) return false;
     for (const auto& rank : node.ranks()) {
       const auto held = on_node->second.find(rank.rank());
       if (held == on_node->second.end()) return false;
-      if (std::find(held->second.begin(), held->second.end(), point) == held->second.end()) return false;
+      if (std::find(held->second.begin(), held->second.end(), point) == held->second.end())
+        return false;
     }
   }
   return placement.nodes_size() > 0;
 }
 
 // Points that the first rank holds: every complete snapshot is among them.
-std::vector<Point> Candidates(const v1::Placement& placement, const std::map<std::string, NodeArenas>& arenas) {
+std::vector<Point> Candidates(const v1::Placement& placement,
+                              const std::map<std::string, NodeArenas>& arenas) {
   if (placement.nodes_size() == 0 || placement.nodes(0).ranks_size() == 0) return {};
   const auto on_node = arenas.find(placement.nodes(0).node());
   if (on_node == arenas.end()) return {};
@@ -68,7 +71,8 @@ Point NewestCommitted(const StartRequest& request) {
   for (const auto& ref : request.committed) {
     const Point point{ref.attempt(), ref.step()};
     if (!request.line->Contains(point)) continue;
-    if (point.step > best.step || (point.step == best.step && point.attempt > best.attempt)) best = point;
+    if (point.step > best.step || (point.step == best.step && point.attempt > best.attempt))
+      best = point;
   }
   return best;
 }
@@ -76,20 +80,25 @@ Point NewestCommitted(const StartRequest& request) {
 absl::StatusOr<v1::StartPoint> ExactStep(const StartRequest& request) {
   Point snapshot, checkpoint;
   for (const Point& point : Candidates(*request.placement, *request.arenas)) {
-    if (point.step == request.wanted_step && SealedByAll(point, *request.placement, *request.arenas)) {
+    if (point.step == request.wanted_step &&
+        SealedByAll(point, *request.placement, *request.arenas)) {
       snapshot = std::max(snapshot, point);
     }
   }
   std::string known;
   for (const auto& ref : request.committed) {
     absl::StrAppend(&known, known.empty() ? "" : ", ", ref.step());
-    if (ref.step() == request.wanted_step) checkpoint = std::max(checkpoint, Point{ref.attempt(), ref.step()});
+    if (ref.step() == request.wanted_step)
+      checkpoint = std::max(checkpoint, Point{ref.attempt(), ref.step()});
   }
   if (snapshot.attempt == 0 && checkpoint.attempt == 0) {
-    return absl::NotFoundError(absl::StrCat(ToString(JobId{request.job}), " has neither a complete snapshot nor a committed checkpoint of step ",
-                                            request.wanted_step, "; committed steps: ", known.empty() ? "none" : known));
+    return absl::NotFoundError(
+        absl::StrCat(ToString(JobId{request.job}),
+                     " has neither a complete snapshot nor a committed checkpoint of step ",
+                     request.wanted_step, "; committed steps: ", known.empty() ? "none" : known));
   }
-  if (snapshot.attempt >= checkpoint.attempt) return MakeStart(v1::StartPoint::SOURCE_SNAPSHOT, request.job, snapshot);
+  if (snapshot.attempt >= checkpoint.attempt)
+    return MakeStart(v1::StartPoint::SOURCE_SNAPSHOT, request.job, snapshot);
   return MakeStart(v1::StartPoint::SOURCE_CHECKPOINT, request.job, checkpoint);
 }
 
@@ -99,9 +108,12 @@ Line::Line(uint64_t job, const std::vector<records::AttemptLink>& links) {
   const records::AttemptLink* link = Newest(links);
   uint64_t limit = std::numeric_limits<uint64_t>::max();
   while (link != nullptr) {
-    if (!newest_step_.emplace(link->attempt(), limit).second) return;  // a record that points at itself
+    if (!newest_step_.emplace(link->attempt(), limit).second)
+      return;  // a record that points at itself
     const v1::StartPoint& start = link->start();
-    if (start.source() != v1::StartPoint::SOURCE_SNAPSHOT && start.source() != v1::StartPoint::SOURCE_CHECKPOINT) return;
+    if (start.source() != v1::StartPoint::SOURCE_SNAPSHOT &&
+        start.source() != v1::StartPoint::SOURCE_CHECKPOINT)
+      return;
     if (start.ref().job() != job) {
       foreign_root_ = start.ref();
       return;
@@ -121,14 +133,16 @@ bool Line::Contains(const Point& point) const {
 void PruneLine(uint64_t job, std::vector<records::AttemptLink>* links) {
   std::set<uint64_t> keep;
   const records::AttemptLink* link = Newest(*links);
-  while (link != nullptr && static_cast<int>(keep.size()) < kLineLinksMax && keep.insert(link->attempt()).second) {
+  while (link != nullptr && static_cast<int>(keep.size()) < kLineLinksMax &&
+         keep.insert(link->attempt()).second) {
     if (link->start().ref().job() != job) break;
     link = Find(*links, link->start().ref().attempt());
   }
   std::erase_if(*links, [&](const records::AttemptLink& l) { return !keep.count(l.attempt()); });
 }
 
-Point NewestCompleteSnapshot(const v1::Placement& placement, const std::map<std::string, NodeArenas>& arenas, const Line& line) {
+Point NewestCompleteSnapshot(const v1::Placement& placement,
+                             const std::map<std::string, NodeArenas>& arenas, const Line& line) {
   for (const Point& point : Candidates(placement, arenas)) {
     if (line.Contains(point) && SealedByAll(point, placement, arenas)) return point;
   }
@@ -142,8 +156,10 @@ absl::StatusOr<v1::StartPoint> ChooseStartPoint(const StartRequest& request) {
   if (snapshot.attempt > 0 && snapshot.step >= checkpoint.step) {
     return MakeStart(v1::StartPoint::SOURCE_SNAPSHOT, request.job, snapshot);
   }
-  if (checkpoint.attempt > 0) return MakeStart(v1::StartPoint::SOURCE_CHECKPOINT, request.job, checkpoint);
-  const v1::CheckpointRef& root = request.line->foreign_root().attempt() > 0 ? request.line->foreign_root() : request.from;
+  if (checkpoint.attempt > 0)
+    return MakeStart(v1::StartPoint::SOURCE_CHECKPOINT, request.job, checkpoint);
+  const v1::CheckpointRef& root =
+      request.line->foreign_root().attempt() > 0 ? request.line->foreign_root() : request.from;
   if (root.attempt() > 0) {
     return MakeStart(v1::StartPoint::SOURCE_CHECKPOINT, root.job(), {root.attempt(), root.step()});
   }
@@ -156,7 +172,8 @@ std::string DescribeStart(const v1::StartPoint& start) {
   const CheckpointId id{JobId{start.ref().job()}, start.ref().attempt(), start.ref().step()};
   switch (start.source()) {
     case v1::StartPoint::SOURCE_SNAPSHOT:
-      return absl::StrCat("the snapshot of step ", id.step, " in memory (attempt ", id.attempt, ")");
+      return absl::StrCat("the snapshot of step ", id.step, " in memory (attempt ", id.attempt,
+                          ")");
     case v1::StartPoint::SOURCE_CHECKPOINT:
       return absl::StrCat("checkpoint ", ToString(id));
     default:

@@ -11,7 +11,8 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kJob = 7;
 
-records::AttemptLink Link(uint64_t attempt, v1::StartPoint::Source source, uint64_t from_attempt, uint64_t step, uint64_t job = kJob) {
+records::AttemptLink Link(uint64_t attempt, v1::StartPoint::Source source, uint64_t from_attempt,
+                          uint64_t step, uint64_t job = kJob) {
   records::AttemptLink link;
   link.set_attempt(attempt);
   link.mutable_start()->set_source(source);
@@ -111,7 +112,8 @@ TEST_F(StartPointTest, WhatAnOlderAttemptMadeBeyondTheStartIsOffTheLine) {
 }
 
 TEST_F(StartPointTest, TheLineGoesBackThroughSeveralAttempts) {
-  links_ = {Link(1, kScratch, 0, 0), Link(2, kSnapshot, 1, 10), Link(3, kCheckpoint, 1, 5), Link(5, kSnapshot, 3, 9)};
+  links_ = {Link(1, kScratch, 0, 0), Link(2, kSnapshot, 1, 10), Link(3, kCheckpoint, 1, 5),
+            Link(5, kSnapshot, 3, 9)};
   const Line line(kJob, links_);
   EXPECT_TRUE(line.Contains({5, 1000}));
   EXPECT_TRUE(line.Contains({3, 9}));

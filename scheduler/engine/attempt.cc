@@ -46,7 +46,8 @@ v1::StartPoint Choose(Cycle& c, records::JobRecord* job, const v1::Placement& pl
   request.wanted_step = job->restart_from_step();
   absl::StatusOr<v1::StartPoint> start = ChooseStartPoint(request);
   if (!start.ok()) {
-    // It was there when the restart was ordered and is out of reach now (its node died): the newest point instead, said so.
+    // It was there when the restart was ordered and is out of reach now (its node died): the newest
+    // point instead, said so.
     AddJobEvent(c, *job, "job.start_point", std::string(start.status().message()));
     request.wanted_step = 0;
     start = ChooseStartPoint(request);
@@ -80,7 +81,8 @@ uint32_t Rung(const v1::Placement& before, const v1::Placement& after) {
   return 2;
 }
 
-void NoteRestart(records::JobRecord* job, const v1::Placement& placement, const v1::StartPoint& start) {
+void NoteRestart(records::JobRecord* job, const v1::Placement& placement,
+                 const v1::StartPoint& start) {
   job->mutable_status()->set_restarts(job->status().restarts() + 1);
   v1::Incident* incident = OpenIncident(job);
   if (incident == nullptr) return;
@@ -120,7 +122,8 @@ void QueueOne(Cycle& c, const QueueEntry& entry, std::string* blocked_by) {
   }
   facts.waiting = placed.reason;
   const int64_t waited_ms = (c.now.mono_ns - facts.queued_since_ns) / kNsPerMs;
-  if (BlocksThoseBehind(entry.recovering, CouldEverFit(request, nodes, false), CouldEverFit(request, nodes, true), waited_ms)) {
+  if (BlocksThoseBehind(entry.recovering, CouldEverFit(request, nodes, false),
+                        CouldEverFit(request, nodes, true), waited_ms)) {
     *blocked_by = absl::StrCat(ToString(JobId{entry.job}), ", which ", placed.reason);
   }
 }
@@ -131,7 +134,8 @@ PlacementRequest RequestOf(const records::JobRecord& job) {
   PlacementRequest request;
   request.nodes = std::max(1u, job.status().spec().nodes());
   request.gpus_per_node = job.status().spec().gpus_per_node();
-  for (const auto& node : job.status().placement().nodes()) request.preferred.push_back(node.node());
+  for (const auto& node : job.status().placement().nodes())
+    request.preferred.push_back(node.node());
   return request;
 }
 
@@ -160,8 +164,10 @@ void StartAttempt(Cycle& c, uint64_t id, const v1::Placement& placement) {
   job->set_restart_from_step(0);
   job->set_fault_counted(false);
   if (status->started_wall_ns() == 0) status->set_started_wall_ns(c.now.wall_ns);
-  status->set_restarts_left(RestartsMax(status->spec()) - std::min(RestartsMax(status->spec()), job->book().used()));
-  Step(c, job, JobEvent::kPlaced, absl::StrCat("attempt ", status->attempt(), " starts from ", DescribeStart(start)));
+  status->set_restarts_left(RestartsMax(status->spec()) -
+                            std::min(RestartsMax(status->spec()), job->book().used()));
+  Step(c, job, JobEvent::kPlaced,
+       absl::StrCat("attempt ", status->attempt(), " starts from ", DescribeStart(start)));
   AddJobEvent(c, *job, again ? "job.restarted" : "job.started", status->reason());
   Facts* facts = &c.facts;
   const uint64_t attempt = status->attempt();

@@ -14,7 +14,8 @@ void Step(Cycle& c, records::JobRecord* job, JobEvent event, const std::string& 
   const absl::StatusOr<v1::JobState> next = NextState(job->status().state(), event);
   if (!next.ok()) {
     // Every caller checks the state first; going on would write a state that the table forbids.
-    std::fprintf(stderr, "holdfast-scheduler: %s: %s\n", ToString(JobId{job->status().id()}).c_str(), next.status().ToString().c_str());
+    std::fprintf(stderr, "holdfast-scheduler: %s: %s\n",
+                 ToString(JobId{job->status().id()}).c_str(), next.status().ToString().c_str());
     std::abort();
   }
   job->mutable_status()->set_state(*next);
@@ -39,8 +40,8 @@ void MarkDirty(Cycle& c, const records::JobRecord& job) {
   for (const std::string& node : NodesOfJob(c, job)) c.dirty_nodes.insert(node);
 }
 
-void AddJobEvent(Cycle& c, const records::JobRecord& job, const std::string& kind, const std::string& text,
-                 const std::string& node, const v1::Incident* incident) {
+void AddJobEvent(Cycle& c, const records::JobRecord& job, const std::string& kind,
+                 const std::string& text, const std::string& node, const v1::Incident* incident) {
   v1::Event event;
   event.set_kind(kind);
   event.set_job(job.status().id());
@@ -51,7 +52,8 @@ void AddJobEvent(Cycle& c, const records::JobRecord& job, const std::string& kin
   c.txn.AddEvent(std::move(event));
 }
 
-void AddNodeEvent(Cycle& c, const std::string& node, const std::string& kind, const std::string& text) {
+void AddNodeEvent(Cycle& c, const std::string& node, const std::string& kind,
+                  const std::string& text) {
   v1::Event event;
   event.set_kind(kind);
   event.set_node(node);
@@ -82,7 +84,8 @@ uint32_t WorldSize(const v1::Placement& placement) {
 }
 
 bool ExpectsCheckpoints(const v1::JobSpec& spec) {
-  return spec.expects_checkpoints() || spec.persist_every_steps() > 0 || !spec.trainer_config().empty();
+  return spec.expects_checkpoints() || spec.persist_every_steps() > 0 ||
+         !spec.trainer_config().empty();
 }
 
 bool IsLost(Cycle& c, const std::string& node) {
@@ -91,7 +94,8 @@ bool IsLost(Cycle& c, const std::string& node) {
 }
 
 double SinceMs(int64_t from_ns, int64_t to_ns) {
-  return to_ns > from_ns ? static_cast<double>(to_ns - from_ns) / static_cast<double>(kNsPerMs) : 0.0;
+  return to_ns > from_ns ? static_cast<double>(to_ns - from_ns) / static_cast<double>(kNsPerMs)
+                         : 0.0;
 }
 
 namespace {
@@ -102,7 +106,9 @@ std::string DirtyReason(Cycle& c, const std::string& node) {
     const auto facts = c.facts.jobs.find(id);
     if (facts == c.facts.jobs.end()) continue;
     const auto on_node = facts->second.nodes.find(node);
-    if (on_node == facts->second.nodes.end() || on_node->second.dirty_reason.empty() || on_node->second.clean) continue;
+    if (on_node == facts->second.nodes.end() || on_node->second.dirty_reason.empty() ||
+        on_node->second.clean)
+      continue;
     return absl::StrCat(ToString(JobId{id}), ": ", on_node->second.dirty_reason);
   }
   return "";
@@ -132,7 +138,8 @@ v1::NodeState StateOfNode(Cycle& c, const records::NodeRecord& node, std::string
     return HasHolds(c, node.name()) ? v1::NODE_STATE_DRAINING : v1::NODE_STATE_DRAINED;
   }
   *reason = facts.reason;
-  if (!facts.level_seen && facts.liveness == Liveness::kReady) *reason = "waits for its first report to this scheduler";
+  if (!facts.level_seen && facts.liveness == Liveness::kReady)
+    *reason = "waits for its first report to this scheduler";
   if (!facts.level_seen || facts.liveness != Liveness::kReady) return v1::NODE_STATE_SUSPECT;
   return v1::NODE_STATE_READY;
 }

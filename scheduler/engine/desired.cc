@@ -9,7 +9,8 @@ namespace holdfast::sched {
 namespace {
 
 bool Runs(v1::JobState state) {
-  return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_COMMITTING;
+  return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING ||
+         state == v1::JOB_STATE_COMMITTING;
 }
 
 const records::NodeHold* HoldOn(const records::JobRecord& job, const std::string& node) {
@@ -21,11 +22,16 @@ const records::NodeHold* HoldOn(const records::JobRecord& job, const std::string
 
 uint32_t ReasonOf(records::StopIntent intent) {
   switch (intent) {
-    case records::STOP_INTENT_CANCEL: return rank::kStopCancel;
-    case records::STOP_INTENT_DRAIN: return rank::kStopDrain;
-    case records::STOP_INTENT_PREEMPT: return rank::kStopPreempt;
-    case records::STOP_INTENT_TIME_LIMIT: return rank::kStopTimeLimit;
-    default: return rank::kStopRecovery;
+    case records::STOP_INTENT_CANCEL:
+      return rank::kStopCancel;
+    case records::STOP_INTENT_DRAIN:
+      return rank::kStopDrain;
+    case records::STOP_INTENT_PREEMPT:
+      return rank::kStopPreempt;
+    case records::STOP_INTENT_TIME_LIMIT:
+      return rank::kStopTimeLimit;
+    default:
+      return rank::kStopRecovery;
   }
 }
 
@@ -33,32 +39,38 @@ void FillStop(const records::JobRecord& job, v1::DesiredJob* out) {
   out->set_phase(v1::DESIRED_PHASE_STOP);
   out->set_stop(v1::STOP_KIND_KILL);
   out->set_stop_reason(rank::kStopRecovery);
-  // Only a job that is being stopped on request, and whose ranks are of the newest attempt, is asked politely.
-  const bool asked = job.status().state() == v1::JOB_STATE_STOPPING && job.status().attempt() == job.last_run_attempt();
+  // Only a job that is being stopped on request, and whose ranks are of the newest attempt, is
+  // asked politely.
+  const bool asked = job.status().state() == v1::JOB_STATE_STOPPING &&
+                     job.status().attempt() == job.last_run_attempt();
   if (!asked) return;
   out->set_stop(job.graceful_stop() ? v1::STOP_KIND_GRACEFUL : v1::STOP_KIND_TERM);
   out->set_grace_s(job.status().spec().grace_s());
   out->set_stop_reason(ReasonOf(job.intent()));
 }
 
-void FillRun(const State& state, const JobFacts* facts, const records::JobRecord& job, const std::string& node, v1::DesiredJob* out) {
+void FillRun(const State& state, const JobFacts* facts, const records::JobRecord& job,
+             const std::string& node, v1::DesiredJob* out) {
   out->set_phase(v1::DESIRED_PHASE_RUN);
   const auto first = state.nodes.find(job.status().placement().nodes(0).node());
   if (first != state.nodes.end()) out->set_rendezvous_address(first->second.address());
   if (facts == nullptr) return;
   out->set_newest_complete_step(facts->newest_complete_step);
   std::vector<uint32_t> ranks;
-  for (const auto& rank : PlacementOn(job.status().placement(), node)->ranks()) ranks.push_back(rank.rank());
+  for (const auto& rank : PlacementOn(job.status().placement(), node)->ranks())
+    ranks.push_back(rank.rank());
   out->set_prepared_ack_step(facts->saves.AckStep(job.last_run_attempt(), ranks));
 }
 
 // Nothing of the job is to be here. False: it need not be mentioned.
-bool FillAbsent(const JobFacts* facts, const records::JobRecord& job, const std::string& node, bool orders, v1::DesiredJob* out) {
+bool FillAbsent(const JobFacts* facts, const records::JobRecord& job, const std::string& node,
+                bool orders, v1::DesiredJob* out) {
   const records::NodeHold* hold = HoldOn(job, node);
   const auto mention = facts == nullptr ? decltype(facts->nodes.end())() : facts->nodes.find(node);
   const bool known = facts != nullptr && mention != facts->nodes.end() && mention->second.known;
   const v1::JobState state = job.status().state();
-  const bool keeps_memory = !IsEnded(state) && !Runs(state);  // what its arenas hold may be where the next attempt starts
+  const bool keeps_memory =
+      !IsEnded(state) && !Runs(state);  // what its arenas hold may be where the next attempt starts
   if (hold != nullptr || orders || (known && keeps_memory)) {
     FillStop(job, out);
     return true;
@@ -89,7 +101,8 @@ v1::DesiredState BuildDesired(const State& state, const Facts& all, const std::s
         orders = !on_node->second.empty();
       }
     }
-    if (Runs(record.status().state()) && PlacementOn(record.status().placement(), node) != nullptr) {
+    if (Runs(record.status().state()) &&
+        PlacementOn(record.status().placement(), node) != nullptr) {
       FillRun(state, facts, record, node, &out);
     } else if (!FillAbsent(facts, record, node, orders, &out)) {
       continue;

@@ -12,14 +12,17 @@
 namespace holdfast::sched {
 namespace {
 
-constexpr int64_t kQueueRetryNs = kNsPerSec;  // for what changes by time alone (a held place in the queue)
+constexpr int64_t kQueueRetryNs =
+    kNsPerSec;  // for what changes by time alone (a held place in the queue)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(StateStore* store, EngineOptions options, Now now) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(StateStore* store, EngineOptions options,
+                                                     Now now) {
   std::unique_ptr<Engine> engine(new Engine(store, std::move(options)));
   HF_ASSIGN_OR_RETURN(engine->state_, LoadState(*store));
-  for (const auto& [name, node] : engine->state_.nodes) engine->facts_.nodes[name].last_beat_ns = now.mono_ns;
+  for (const auto& [name, node] : engine->state_.nodes)
+    engine->facts_.nodes[name].last_beat_ns = now.mono_ns;
   HF_RETURN_IF_ERROR(engine->Run(now, nullptr, [&](Cycle& c) {
     c.txn.MutateMeta([](records::MetaRecord* meta) { meta->set_epoch(meta->epoch() + 1); });
     return absl::OkStatus();
@@ -27,7 +30,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(StateStore* store, EngineOp
   return engine;
 }
 
-absl::Status Engine::Run(Now now, const std::set<uint64_t>* jobs, const std::function<absl::Status(Cycle&)>& decide) {
+absl::Status Engine::Run(Now now, const std::set<uint64_t>* jobs,
+                         const std::function<absl::Status(Cycle&)>& decide) {
   Txn txn(&state_, store_, now);
   Cycle c{txn, facts_, options_, now, dirty_nodes_, queue_dirty_};
   HF_RETURN_IF_ERROR(decide(c));
@@ -52,7 +56,8 @@ absl::Status Engine::Run(Now now, const std::set<uint64_t>* jobs, const std::fun
 
 std::set<uint64_t> Engine::JobsOnNode(const std::string& node) const {
   std::set<uint64_t> jobs;
-  if (const auto facts = facts_.nodes.find(node); facts != facts_.nodes.end()) jobs = facts->second.jobs;
+  if (const auto facts = facts_.nodes.find(node); facts != facts_.nodes.end())
+    jobs = facts->second.jobs;
   for (const uint64_t id : state_.active) {
     const records::JobRecord& job = state_.jobs.at(id);
     if (PlacementOn(job.status().placement(), node) != nullptr) jobs.insert(id);
@@ -85,17 +90,20 @@ absl::Status Engine::Tick(Now now) {
   });
 }
 
-absl::StatusOr<std::vector<v1::Event>> Engine::Events(uint64_t after, size_t limit, uint64_t job) const {
+absl::StatusOr<std::vector<v1::Event>> Engine::Events(uint64_t after, size_t limit,
+                                                      uint64_t job) const {
   std::vector<v1::Event> events;
   absl::Status decoded;
   const std::string start = after == 0 ? "" : NumberKey(RecordKind::kEvent, after);
-  HF_RETURN_IF_ERROR(store_->Scan(KindPrefix(RecordKind::kEvent), start, [&](std::string_view key, std::string_view value) {
-    v1::Event event;
-    decoded = DecodeRecord(RecordKind::kEvent, key, value, &event);
-    if (!decoded.ok()) return false;
-    if (job == 0 || event.job() == job) events.push_back(std::move(event));
-    return events.size() < limit;
-  }));
+  HF_RETURN_IF_ERROR(store_->Scan(KindPrefix(RecordKind::kEvent), start,
+                                  [&](std::string_view key, std::string_view value) {
+                                    v1::Event event;
+                                    decoded = DecodeRecord(RecordKind::kEvent, key, value, &event);
+                                    if (!decoded.ok()) return false;
+                                    if (job == 0 || event.job() == job)
+                                      events.push_back(std::move(event));
+                                    return events.size() < limit;
+                                  }));
   HF_RETURN_IF_ERROR(decoded);
   return events;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler without its daemon: (state, input, now) -> new records, desired states, events, incidents. Deterministic: no clock, no
-// thread, no network; the store is the only thing it touches. Tests and the simulator drive this very class with a fake clock and a
-// store in memory.
+// The scheduler without its daemon: (state, input, now) -> new records, desired states, events,
+// incidents. Deterministic: no clock, no thread, no network; the store is the only thing it
+// touches. Tests and the simulator drive this very class with a fake clock and a store in memory.
 //
-// Threads: none of its own; the caller serialises. Every call that changes something either persists the change before
-// it returns OK, or returns an error and has changed nothing that is not learned again from the next level.
+// Threads: none of its own; the caller serialises. Every call that changes something either
+// persists the change before it returns OK, or returns an error and has changed nothing that is not
+// learned again from the next level.
 #ifndef HOLDFAST_SCHEDULER_ENGINE_ENGINE_H_
 #define HOLDFAST_SCHEDULER_ENGINE_ENGINE_H_
 
@@ -32,28 +33,33 @@ struct ProbeTask {
 
 // What a watcher of the engine must do after a call.
 struct Changes {
-  std::set<std::string> nodes;   // their desired state may have changed
+  std::set<std::string> nodes;  // their desired state may have changed
   uint64_t last_event = 0;
 };
 
 class Engine {
  public:
-  // Reads the state and raises the scheduler's epoch, durably. Every node gets a full fresh lease. `store` must outlive the engine.
-  static absl::StatusOr<std::unique_ptr<Engine>> Open(StateStore* store, EngineOptions options, Now now);
+  // Reads the state and raises the scheduler's epoch, durably. Every node gets a full fresh lease.
+  // `store` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(StateStore* store, EngineOptions options,
+                                                      Now now);
 
   // Agents.
-  absl::StatusOr<v1::RegisterNodeResponse> RegisterNode(const v1::RegisterNodeRequest& request, Now now);
+  absl::StatusOr<v1::RegisterNodeResponse> RegisterNode(const v1::RegisterNodeRequest& request,
+                                                        Now now);
   absl::StatusOr<v1::BeatResponse> Beat(const v1::BeatRequest& request, Now now);
   absl::Status ReportEvents(const v1::ReportEventsRequest& request, Now now);
   // FAILED_PRECONDITION unless this is the agent that has registered.
-  absl::Status CheckAgent(const std::string& node, const std::string& boot_id, uint64_t agent_epoch) const;
+  absl::Status CheckAgent(const std::string& node, const std::string& boot_id,
+                          uint64_t agent_epoch) const;
   v1::DesiredState Desired(const std::string& node) const;  // version unset
   void NoteDesiredSent(const std::string& node);
 
   // Loops.
   absl::Status Tick(Now now);
   std::vector<ProbeTask> DueProbes(Now now) const;
-  absl::Status NoteProbe(const ProbeTask& task, bool answered, const v1::ProbePeerResponse& answer, Now now);
+  absl::Status NoteProbe(const ProbeTask& task, bool answered, const v1::ProbePeerResponse& answer,
+                         Now now);
 
   // Users.
   absl::StatusOr<v1::SubmitJobResponse> SubmitJob(const v1::SubmitJobRequest& request, Now now);
@@ -66,10 +72,12 @@ class Engine {
   v1::ListNodesResponse ListNodes(Now now) const;
   absl::StatusOr<v1::NodeStatus> DrainNode(const v1::DrainNodeRequest& request, Now now);
   absl::StatusOr<v1::NodeStatus> UncordonNode(const v1::UncordonNodeRequest& request, Now now);
-  absl::StatusOr<v1::NodeStatus> ConfirmNodeDead(const v1::ConfirmNodeDeadRequest& request, Now now);
+  absl::StatusOr<v1::NodeStatus> ConfirmNodeDead(const v1::ConfirmNodeDeadRequest& request,
+                                                 Now now);
   // Events after `after`, oldest first, at most `limit`, of one job unless 0.
   absl::StatusOr<std::vector<v1::Event>> Events(uint64_t after, size_t limit, uint64_t job) const;
-  // "j-42" or a name; NOT_FOUND, or FAILED_PRECONDITION with the ids when several jobs have the name.
+  // "j-42" or a name; NOT_FOUND, or FAILED_PRECONDITION with the ids when several jobs have the
+  // name.
   absl::StatusOr<uint64_t> ResolveJob(const std::string& job) const;
 
   Changes TakeChanges();
@@ -80,11 +88,13 @@ class Engine {
   Engine(StateStore* store, EngineOptions options) : store_(store), options_(std::move(options)) {}
 
   // Runs `decide`, settles `jobs` (all active ones when null) and the queue, commits.
-  absl::Status Run(Now now, const std::set<uint64_t>* jobs, const std::function<absl::Status(Cycle&)>& decide);
+  absl::Status Run(Now now, const std::set<uint64_t>* jobs,
+                   const std::function<absl::Status(Cycle&)>& decide);
   std::set<uint64_t> JobsOnNode(const std::string& node) const;
   void JudgeNodes(Cycle& c);
   void ChooseWitnesses(Cycle& c, const std::string& node);
-  bool AnotherAgentLives(const records::NodeRecord& node, const v1::RegisterNodeRequest& request, Now now) const;
+  bool AnotherAgentLives(const records::NodeRecord& node, const v1::RegisterNodeRequest& request,
+                         Now now) const;
   absl::Status CheckKey(const std::string& key, const std::string& method) const;
   absl::StatusOr<v1::NodeStatus> NodeView(const std::string& node, Now now) const;
   // For the const views: a cycle that never commits.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's side towards users. Every mutating call has an idempotency key that is stored with its effect.
+// The engine's side towards users. Every mutating call has an idempotency key that is stored with
+// its effect.
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +26,17 @@ namespace {
 constexpr uint32_t kPageDefault = 1000;
 constexpr size_t kKeyBytesMax = 256;
 
-// The caller's uid cannot be read through this version of gRPC. A scheduler that does not run as root can start ranks only as its
-// own user, so that is what a job gets; one that runs as root takes the ids that the submitting client filled in, which is safe
-// as far as the socket is: its directory belongs to root.
+// The caller's uid cannot be read through this version of gRPC. A scheduler that does not run as
+// root can start ranks only as its own user, so that is what a job gets; one that runs as root
+// takes the ids that the submitting client filled in, which is safe as far as the socket is: its
+// directory belongs to root.
 absl::Status SetOwner(const EngineOptions& options, v1::JobSpec* spec) {
   if (options.uid == 0) return absl::OkStatus();
   const bool unset = spec->uid() == 0 && spec->gid() == 0;
   if (!unset && spec->uid() != options.uid) {
-    return absl::PermissionDeniedError(absl::StrCat("uid: ", spec->uid(), " asked for, but this scheduler runs as uid ", options.uid,
-                                                    " and can start jobs of that user only; submit as that user"));
+    return absl::PermissionDeniedError(
+        absl::StrCat("uid: ", spec->uid(), " asked for, but this scheduler runs as uid ",
+                     options.uid, " and can start jobs of that user only; submit as that user"));
   }
   spec->set_uid(options.uid);
   if (unset) spec->set_gid(options.gid);
@@ -48,14 +51,19 @@ absl::Status CheckFrom(const Txn& txn, const v1::JobSpec& spec) {
   std::string steps;
   for (const auto& record : txn.Checkpoints(id->job.value)) {
     if (record.aborted()) continue;
-    if (record.ref().step() == id->step && (id->attempt == 0 || record.ref().attempt() == id->attempt)) return absl::OkStatus();
-    absl::StrAppend(&steps, steps.empty() ? "" : ", ", record.ref().step(), ".", record.ref().attempt());
+    if (record.ref().step() == id->step &&
+        (id->attempt == 0 || record.ref().attempt() == id->attempt))
+      return absl::OkStatus();
+    absl::StrAppend(&steps, steps.empty() ? "" : ", ", record.ref().step(), ".",
+                    record.ref().attempt());
   }
-  return absl::NotFoundError(absl::StrCat("from: no committed checkpoint ", spec.from(), "; ", ToString(id->job), " has ",
+  return absl::NotFoundError(absl::StrCat("from: no committed checkpoint ", spec.from(), "; ",
+                                          ToString(id->job), " has ",
                                           steps.empty() ? "none" : steps));
 }
 
-void RememberKey(Cycle& c, const std::string& key, const std::string& method, uint64_t job, const std::string& node = "") {
+void RememberKey(Cycle& c, const std::string& key, const std::string& method, uint64_t job,
+                 const std::string& node = "") {
   records::KeyRecord record;
   record.set_key(key);
   record.set_method(method);
@@ -68,20 +76,23 @@ uint64_t CreateJob(Cycle& c, const v1::JobSpec& spec) {
   records::JobRecord* job = c.txn.AddJob();
   v1::JobStatus* status = job->mutable_status();
   *status->mutable_spec() = spec;
-  if (status->spec().name().empty()) status->mutable_spec()->set_name(ToString(JobId{status->id()}));
+  if (status->spec().name().empty())
+    status->mutable_spec()->set_name(ToString(JobId{status->id()}));
   status->set_state(v1::JOB_STATE_QUEUED);
   status->set_submitted_wall_ns(c.now.wall_ns);
   status->set_restarts_left(RestartsMax(spec));
   job->set_store(spec.store().empty() ? c.options.default_store : spec.store());
   c.job_facts(status->id()).queued_since_ns = c.now.mono_ns;
   c.queue_dirty = true;
-  AddJobEvent(c, *job, "job.submitted", absl::StrCat(status->spec().name(), ": ", std::max(1u, spec.nodes()), " node(s) x ",
-                                                     spec.gpus_per_node(), " GPU(s)"));
+  AddJobEvent(c, *job, "job.submitted",
+              absl::StrCat(status->spec().name(), ": ", std::max(1u, spec.nodes()), " node(s) x ",
+                           spec.gpus_per_node(), " GPU(s)"));
   return status->id();
 }
 
 absl::Status WrongState(const records::JobRecord& job, const std::string& what) {
-  return absl::FailedPreconditionError(absl::StrCat(ToString(JobId{job.status().id()}), " is ", StateName(job.status().state()), "; ", what));
+  return absl::FailedPreconditionError(absl::StrCat(ToString(JobId{job.status().id()}), " is ",
+                                                    StateName(job.status().state()), "; ", what));
 }
 
 }  // namespace
@@ -98,11 +109,13 @@ auto Engine::WithCycle(Now now, F f) const {
 
 absl::Status Engine::CheckKey(const std::string& key, const std::string& method) const {
   if (key.empty() || key.size() > kKeyBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("idempotency_key: ", key.size(), " bytes; 1 to ", kKeyBytesMax, " are needed"));
+    return absl::InvalidArgumentError(absl::StrCat("idempotency_key: ", key.size(), " bytes; 1 to ",
+                                                   kKeyBytesMax, " are needed"));
   }
   const auto known = state_.keys.find(key);
   if (known != state_.keys.end() && known->second.method() != method) {
-    return absl::InvalidArgumentError(absl::StrCat("idempotency_key: ", key, " was used for ", known->second.method(), " before"));
+    return absl::InvalidArgumentError(absl::StrCat("idempotency_key: ", key, " was used for ",
+                                                   known->second.method(), " before"));
   }
   return absl::OkStatus();
 }
@@ -115,17 +128,22 @@ absl::StatusOr<uint64_t> Engine::ResolveJob(const std::string& job) const {
   }
   std::vector<uint64_t> live, ended;
   for (const auto& [id, record] : state_.jobs) {
-    if (record.status().spec().name() == job) (IsEnded(record.status().state()) ? ended : live).push_back(id);
+    if (record.status().spec().name() == job)
+      (IsEnded(record.status().state()) ? ended : live).push_back(id);
   }
   if (live.size() == 1) return live[0];
   if (live.empty() && ended.size() == 1) return ended[0];
-  if (live.empty() && ended.empty()) return absl::NotFoundError(absl::StrCat("no job has the id or name \"", job, "\""));
+  if (live.empty() && ended.empty())
+    return absl::NotFoundError(absl::StrCat("no job has the id or name \"", job, "\""));
   std::string ids;
-  for (const uint64_t id : live.empty() ? ended : live) absl::StrAppend(&ids, ids.empty() ? "" : ", ", ToString(JobId{id}));
-  return absl::FailedPreconditionError(absl::StrCat("several jobs are named \"", job, "\": ", ids, "; name one by its id"));
+  for (const uint64_t id : live.empty() ? ended : live)
+    absl::StrAppend(&ids, ids.empty() ? "" : ", ", ToString(JobId{id}));
+  return absl::FailedPreconditionError(
+      absl::StrCat("several jobs are named \"", job, "\": ", ids, "; name one by its id"));
 }
 
-absl::StatusOr<v1::SubmitJobResponse> Engine::SubmitJob(const v1::SubmitJobRequest& request, Now now) {
+absl::StatusOr<v1::SubmitJobResponse> Engine::SubmitJob(const v1::SubmitJobRequest& request,
+                                                        Now now) {
   v1::SubmitJobResponse response;
   v1::JobSpec spec = request.spec();
   HF_RETURN_IF_ERROR(proto::ValidateJobSpec(&spec));
@@ -139,7 +157,9 @@ absl::StatusOr<v1::SubmitJobResponse> Engine::SubmitJob(const v1::SubmitJobReque
   uint64_t id = 0;
   if (const auto known = state_.keys.find(request.idempotency_key()); known != state_.keys.end()) {
     id = known->second.job();
-    if (!state_.jobs.count(id)) return absl::NotFoundError(absl::StrCat(ToString(JobId{id}), " of this key is not kept any more"));
+    if (!state_.jobs.count(id))
+      return absl::NotFoundError(
+          absl::StrCat(ToString(JobId{id}), " of this key is not kept any more"));
   } else {
     if (state_.active.size() >= static_cast<size_t>(kJobsMax)) {
       return absl::ResourceExhaustedError(absl::StrCat("more than ", kJobsMax, " live jobs"));
@@ -162,16 +182,19 @@ absl::StatusOr<v1::JobStatus> Engine::GetJob(const std::string& job, Now) const 
   return ViewJob(state_.jobs.at(id), facts_);
 }
 
-absl::StatusOr<v1::ListJobsResponse> Engine::ListJobs(const v1::ListJobsRequest& request, Now) const {
+absl::StatusOr<v1::ListJobsResponse> Engine::ListJobs(const v1::ListJobsRequest& request,
+                                                      Now) const {
   uint64_t after = 0;
   const std::string& token = request.page_token();
   if (!token.empty()) {
     const auto parsed = std::from_chars(token.data(), token.data() + token.size(), after);
     if (parsed.ec != std::errc() || parsed.ptr != token.data() + token.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("page_token: \"", token, "\" is not one of ours"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("page_token: \"", token, "\" is not one of ours"));
     }
   }
-  const uint32_t page = request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kPageDefault);
+  const uint32_t page =
+      request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kPageDefault);
   v1::ListJobsResponse response;
   for (auto it = state_.jobs.upper_bound(after); it != state_.jobs.end(); ++it) {
     if (!request.all() && IsEnded(it->second.status().state())) continue;
@@ -189,8 +212,9 @@ absl::StatusOr<v1::JobStatus> Engine::CancelJob(const v1::CancelJobRequest& requ
   HF_ASSIGN_OR_RETURN(const uint64_t id, ResolveJob(request.job()));
   const records::JobRecord& job = state_.jobs.at(id);
   const v1::JobState state = job.status().state();
-  const bool repeated = state_.keys.count(request.idempotency_key()) || state == v1::JOB_STATE_CANCELLED ||
-                        (state == v1::JOB_STATE_STOPPING && job.intent() == records::STOP_INTENT_CANCEL);
+  const bool repeated =
+      state_.keys.count(request.idempotency_key()) || state == v1::JOB_STATE_CANCELLED ||
+      (state == v1::JOB_STATE_STOPPING && job.intent() == records::STOP_INTENT_CANCEL);
   if (!repeated && IsEnded(state)) return WrongState(job, "nothing is left to cancel");
   if (!repeated) {
     const std::set<uint64_t> one = {id};
@@ -209,10 +233,12 @@ absl::StatusOr<v1::JobStatus> Engine::RestartJob(const v1::RestartJobRequest& re
   const records::JobRecord& job = state_.jobs.at(id);
   if (state_.keys.count(request.idempotency_key())) return ViewJob(job, facts_);
   const v1::JobState state = job.status().state();
-  if (state != v1::JOB_STATE_RUNNING && state != v1::JOB_STATE_STARTING) return WrongState(job, "only a running job can be restarted");
+  if (state != v1::JOB_STATE_RUNNING && state != v1::JOB_STATE_STARTING)
+    return WrongState(job, "only a running job can be restarted");
   if (request.expected_attempt() != 0 && request.expected_attempt() != job.status().attempt()) {
-    return absl::FailedPreconditionError(absl::StrCat("expected_attempt: ", request.expected_attempt(), ", but attempt ",
-                                                      job.status().attempt(), " runs"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected_attempt: ", request.expected_attempt(), ", but attempt ",
+                     job.status().attempt(), " runs"));
   }
   const std::set<uint64_t> one = {id};
   HF_RETURN_IF_ERROR(Run(now, &one, [&](Cycle& c) {
@@ -228,7 +254,8 @@ absl::StatusOr<v1::JobStatus> Engine::RestartJob(const v1::RestartJobRequest& re
         if (!record.aborted()) wanted.committed.push_back(record.ref());
       }
       wanted.wanted_step = request.from_step();
-      if (const absl::Status reachable = ChooseStartPoint(wanted).status(); !reachable.ok()) return reachable;
+      if (const absl::Status reachable = ChooseStartPoint(wanted).status(); !reachable.ok())
+        return reachable;
     }
     BeginManualRestart(c, id, request.from_step());
     RememberKey(c, request.idempotency_key(), "RestartJob", id);
@@ -242,7 +269,8 @@ absl::StatusOr<v1::SaveJobResponse> Engine::SaveJob(const v1::SaveJobRequest& re
   HF_ASSIGN_OR_RETURN(const uint64_t id, ResolveJob(request.job()));
   if (!state_.keys.count(request.idempotency_key())) {
     const records::JobRecord& job = state_.jobs.at(id);
-    if (job.status().state() != v1::JOB_STATE_RUNNING && job.status().state() != v1::JOB_STATE_STARTING) {
+    if (job.status().state() != v1::JOB_STATE_RUNNING &&
+        job.status().state() != v1::JOB_STATE_STARTING) {
       return WrongState(job, "only a running job can be saved");
     }
     const std::set<uint64_t> one = {id};
@@ -282,7 +310,8 @@ absl::StatusOr<v1::ListCheckpointsResponse> Engine::ListCheckpoints(const std::s
     info->mutable_ref()->set_job(id);
     info->mutable_ref()->set_attempt(point.attempt);
     info->mutable_ref()->set_step(point.step);
-    info->set_state(absl::StrCat("prepared ", save.manifests.size(), "/", WorldSize(record.status().placement())));
+    info->set_state(absl::StrCat("prepared ", save.manifests.size(), "/",
+                                 WorldSize(record.status().placement())));
     info->set_store(record.store());
   }
   return response;
@@ -290,7 +319,8 @@ absl::StatusOr<v1::ListCheckpointsResponse> Engine::ListCheckpoints(const std::s
 
 absl::StatusOr<v1::NodeStatus> Engine::NodeView(const std::string& node, Now now) const {
   const auto record = state_.nodes.find(node);
-  if (record == state_.nodes.end()) return absl::NotFoundError(absl::StrCat("no node \"", node, "\""));
+  if (record == state_.nodes.end())
+    return absl::NotFoundError(absl::StrCat("no node \"", node, "\""));
   return WithCycle(now, [&](Cycle& c) { return ViewNode(c, record->second); });
 }
 
@@ -317,7 +347,8 @@ absl::StatusOr<v1::NodeStatus> Engine::DrainNode(const v1::DrainNodeRequest& req
         const v1::JobState state = job->status().state();
         const bool runs = state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING;
         if (!runs || PlacementOn(job->status().placement(), name) == nullptr) continue;
-        OrderStop(c, id, records::STOP_INTENT_DRAIN, /*graceful=*/true, absl::StrCat("node ", name, " is drained"));
+        OrderStop(c, id, records::STOP_INTENT_DRAIN, /*graceful=*/true,
+                  absl::StrCat("node ", name, " is drained"));
       }
       RememberKey(c, request.idempotency_key(), "DrainNode", 0, name);
       return absl::OkStatus();
@@ -326,7 +357,8 @@ absl::StatusOr<v1::NodeStatus> Engine::DrainNode(const v1::DrainNodeRequest& req
   return NodeView(name, now);
 }
 
-absl::StatusOr<v1::NodeStatus> Engine::UncordonNode(const v1::UncordonNodeRequest& request, Now now) {
+absl::StatusOr<v1::NodeStatus> Engine::UncordonNode(const v1::UncordonNodeRequest& request,
+                                                    Now now) {
   HF_RETURN_IF_ERROR(CheckKey(request.idempotency_key(), "UncordonNode"));
   const std::string name = request.node();
   HF_RETURN_IF_ERROR(NodeView(name, now).status());
@@ -344,13 +376,15 @@ absl::StatusOr<v1::NodeStatus> Engine::UncordonNode(const v1::UncordonNodeReques
   return NodeView(name, now);
 }
 
-absl::StatusOr<v1::NodeStatus> Engine::ConfirmNodeDead(const v1::ConfirmNodeDeadRequest& request, Now now) {
+absl::StatusOr<v1::NodeStatus> Engine::ConfirmNodeDead(const v1::ConfirmNodeDeadRequest& request,
+                                                       Now now) {
   HF_RETURN_IF_ERROR(CheckKey(request.idempotency_key(), "ConfirmNodeDead"));
   const std::string name = request.node();
   HF_ASSIGN_OR_RETURN(const v1::NodeStatus view, NodeView(name, now));
   if (!state_.keys.count(request.idempotency_key())) {
     if (view.state() != v1::NODE_STATE_LOST && view.state() != v1::NODE_STATE_SUSPECT) {
-      return absl::FailedPreconditionError(absl::StrCat("node ", name, " is ", v1::NodeState_Name(view.state()), " and beats; drain it instead"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "node ", name, " is ", v1::NodeState_Name(view.state()), " and beats; drain it instead"));
     }
     HF_RETURN_IF_ERROR(Run(now, nullptr, [&](Cycle& c) {
       records::NodeRecord* node = c.txn.MutableNode(name);
@@ -358,7 +392,8 @@ absl::StatusOr<v1::NodeStatus> Engine::ConfirmNodeDead(const v1::ConfirmNodeDead
       if (!node->lost()) node->set_lost_reason("an operator confirmed that it is dead");
       node->set_lost(true);
       node->set_confirmed_dead(true);
-      AddNodeEvent(c, name, "node.confirmed_dead", "an operator confirmed that it runs nothing any more");
+      AddNodeEvent(c, name, "node.confirmed_dead",
+                   "an operator confirmed that it runs nothing any more");
       RememberKey(c, request.idempotency_key(), "ConfirmNodeDead", 0, name);
       return absl::OkStatus();
     }));

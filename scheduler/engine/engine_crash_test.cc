@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler dies at every single write, before or after the write took effect, and is rebuilt from the store. What was
-// acknowledged is there, no attempt is used twice, no two run at once (invariants of fake_cluster.h), and the job still ends DONE.
+// The scheduler dies at every single write, before or after the write took effect, and is rebuilt
+// from the store. What was acknowledged is there, no attempt is used twice, no two run at once
+// (invariants of fake_cluster.h), and the job still ends DONE.
 #include <csignal>
 #include <functional>
 #include <random>
@@ -61,14 +62,17 @@ void EndWell(FakeCluster& c, uint64_t job) {
   ASSERT_EQ(c.StateOf(job), v1::JOB_STATE_DONE) << c.Job(job).reason();
   c.Advance(2000);
   EXPECT_TRUE(c.node("n0").jobs.empty());
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) EXPECT_EQ(node.devices_free(), 2u) << node.name();
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+       const auto& node : all.nodes())
+    EXPECT_EQ(node.devices_free(), 2u) << node.name();
 }
 
 TEST(EngineCrash, TheSchedulerMayDieAtAnyWrite) {
   uint64_t died = 0;
   for (const bool applied : {false, true}) {
     for (uint64_t write = 1; write <= kWritesMax; ++write) {
-      SCOPED_TRACE(testing::Message() << "dies at write " << write << (applied ? ", applied" : ", not applied"));
+      SCOPED_TRACE(testing::Message()
+                   << "dies at write " << write << (applied ? ", applied" : ", not applied"));
       FakeCluster c(3, 2);
       c.DieAtWrite(write, applied);
       uint64_t job = 0;
@@ -114,7 +118,8 @@ TEST(EngineCrash, SavesPreparedMeanwhileAreCommittedByTheNextScheduler) {
   const uint64_t job = c.Submit(TrainerSpec());
   c.Finish(job, 5, true, true);
   const Point point{1, 5};
-  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
   c.DieAtWrite(1, false);
   c.PrepareRank(job, point, 3, FakeManifest(job, point, 3, 4));
   ASSERT_TRUE(c.dead());
@@ -139,7 +144,8 @@ TEST(EngineWalk, RandomLivesKeepTheInvariants) {
       const std::string name = "n" + std::to_string(random() % 4);
       switch (random() % 12) {
         case 0:
-          if (jobs.size() < 4) jobs.push_back(c.Submit(random() % 2 ? TrainerSpec() : CommandSpec()));
+          if (jobs.size() < 4)
+            jobs.push_back(c.Submit(random() % 2 ? TrainerSpec() : CommandSpec()));
           break;
         case 1:
           if (job != 0) c.Exit(job, rank, random() % 2 ? -SIGKILL : 1);
@@ -151,7 +157,8 @@ TEST(EngineWalk, RandomLivesKeepTheInvariants) {
           if (away.size() < 2 && away.insert(name).second) c.LoseNode(name, random() % 2 == 0);
           break;
         case 4:
-          if (away.erase(name) > 0) c.ReturnNode(name, random() % 3 == 0 && !c.node(name).jobs.empty());
+          if (away.erase(name) > 0)
+            c.ReturnNode(name, random() % 3 == 0 && !c.node(name).jobs.empty());
           break;
         case 5:
           c.RestartScheduler();
@@ -184,8 +191,12 @@ TEST(EngineWalk, RandomLivesKeepTheInvariants) {
       }
     }
     c.Advance(5'000);
-    for (const uint64_t job : jobs) ASSERT_TRUE(IsEnded(c.StateOf(job))) << StateName(c.StateOf(job)) << " " << c.Job(job).reason();
-    for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) ASSERT_EQ(node.devices_free(), 2u) << node.name() << " " << node.reason();
+    for (const uint64_t job : jobs)
+      ASSERT_TRUE(IsEnded(c.StateOf(job)))
+          << StateName(c.StateOf(job)) << " " << c.Job(job).reason();
+    for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+         const auto& node : all.nodes())
+      ASSERT_EQ(node.devices_free(), 2u) << node.name() << " " << node.reason();
   }
 }
 

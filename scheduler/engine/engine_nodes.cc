@@ -18,13 +18,17 @@ constexpr int64_t kProbeIntervalMs = 500;
 
 absl::Status CheckRegistration(const v1::RegisterNodeRequest& request) {
   if (!IsValidName(request.node())) {
-    return absl::InvalidArgumentError(absl::StrCat("node: \"", request.node(), "\" is not a name of 1 to 63 of [A-Za-z0-9._-]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("node: \"", request.node(), "\" is not a name of 1 to 63 of [A-Za-z0-9._-]"));
   }
   if (request.boot_id().empty()) return absl::InvalidArgumentError("boot_id: empty");
-  if (request.address().rfind("unix:", 0) != 0 && request.address().find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("address: \"", request.address(), "\" is neither unix:PATH nor HOST:PORT"));
+  if (request.address().rfind("unix:", 0) != 0 &&
+      request.address().find(':') == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address: \"", request.address(), "\" is neither unix:PATH nor HOST:PORT"));
   }
-  if (request.report().devices_size() > kRanksPerNodeMax || request.devices_size() > kRanksPerNodeMax) {
+  if (request.report().devices_size() > kRanksPerNodeMax ||
+      request.devices_size() > kRanksPerNodeMax) {
     return absl::InvalidArgumentError(absl::StrCat("devices: more than ", kRanksPerNodeMax));
   }
   return absl::OkStatus();
@@ -32,23 +36,27 @@ absl::Status CheckRegistration(const v1::RegisterNodeRequest& request) {
 
 }  // namespace
 
-// An agent that was restarted has the same boot and the same address, and its directory's lock makes sure that the old one is gone.
-bool Engine::AnotherAgentLives(const records::NodeRecord& node, const v1::RegisterNodeRequest& request, Now now) const {
+// An agent that was restarted has the same boot and the same address, and its directory's lock
+// makes sure that the old one is gone.
+bool Engine::AnotherAgentLives(const records::NodeRecord& node,
+                               const v1::RegisterNodeRequest& request, Now now) const {
   const auto facts = facts_.nodes.find(node.name());
   if (facts == facts_.nodes.end() || !facts->second.level_seen || node.lost()) return false;
   if (node.boot_id() == request.boot_id() && node.address() == request.address()) return false;
   return now.mono_ns - facts->second.last_beat_ns < kNodeLeaseMs * kNsPerMs;
 }
 
-absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(const v1::RegisterNodeRequest& request, Now now) {
+absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(
+    const v1::RegisterNodeRequest& request, Now now) {
   HF_RETURN_IF_ERROR(CheckRegistration(request));
   const auto known = state_.nodes.find(request.node());
   if (known == state_.nodes.end() && state_.nodes.size() >= static_cast<size_t>(kNodesMax)) {
     return absl::ResourceExhaustedError(absl::StrCat("more than ", kNodesMax, " nodes"));
   }
   if (known != state_.nodes.end() && AnotherAgentLives(known->second, request, now)) {
-    return absl::AlreadyExistsError(absl::StrCat("node ", request.node(), " is served by another live agent at ", known->second.address(),
-                                                 "; stop that one, or give this node another name"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("node ", request.node(), " is served by another live agent at ",
+                     known->second.address(), "; stop that one, or give this node another name"));
   }
   const std::string name = request.node();
   HF_RETURN_IF_ERROR(Run(now, nullptr, [&](Cycle& c) {
@@ -70,11 +78,13 @@ absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(const v1::Register
     if (!fresh && before.boot_id() != request.boot_id()) AbsorbReboot(c, name);
     AbsorbReport(c, name, request.report());
     ChooseWitnesses(c, name);
-    if (fresh || before.lost()) AddNodeEvent(c, name, "node.ready", fresh ? "registered" : "is back");
+    if (fresh || before.lost())
+      AddNodeEvent(c, name, "node.ready", fresh ? "registered" : "is back");
     if (!fresh && before.agent_epoch() != request.agent_epoch()) {
       const bool long_gone = silent_ms > kNodeLeaseMs;
       AddNodeEvent(c, name, long_gone ? "agent.died" : "agent.restarted",
-                   absl::StrCat("a new agent of ", name, " took over after ", silent_ms, " ms without a beat"));
+                   absl::StrCat("a new agent of ", name, " took over after ", silent_ms,
+                                " ms without a beat"));
     }
     c.queue_dirty = true;
     c.dirty_nodes.insert(name);
@@ -88,14 +98,17 @@ absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(const v1::Register
   return response;
 }
 
-absl::Status Engine::CheckAgent(const std::string& node, const std::string& boot_id, uint64_t agent_epoch) const {
+absl::Status Engine::CheckAgent(const std::string& node, const std::string& boot_id,
+                                uint64_t agent_epoch) const {
   const auto known = state_.nodes.find(node);
   if (known == state_.nodes.end()) {
-    return absl::FailedPreconditionError(absl::StrCat("node ", node, " is not registered with this scheduler; register first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", node, " is not registered with this scheduler; register first"));
   }
   if (known->second.boot_id() != boot_id || known->second.agent_epoch() != agent_epoch) {
-    return absl::FailedPreconditionError(absl::StrCat("node ", node, " has been registered by another agent (epoch ",
-                                                      known->second.agent_epoch(), ", this is ", agent_epoch, "); register first"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", node, " has been registered by another agent (epoch ",
+                     known->second.agent_epoch(), ", this is ", agent_epoch, "); register first"));
   }
   if (known->second.lost()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, " is LOST; register again"));
@@ -149,11 +162,13 @@ absl::Status Engine::ReportEvents(const v1::ReportEventsRequest& request, Now no
   });
 }
 
-// Up to kWitnessesMax other nodes, the next ones by name. They are kept as long as they are there: a node goes by what it was told.
+// Up to kWitnessesMax other nodes, the next ones by name. They are kept as long as they are there:
+// a node goes by what it was told.
 void Engine::ChooseWitnesses(Cycle& c, const std::string& node) {
   std::vector<std::string> usable;
   const std::vector<std::string> names = c.txn.NodeNames();
-  const size_t self = static_cast<size_t>(std::find(names.begin(), names.end(), node) - names.begin());
+  const size_t self =
+      static_cast<size_t>(std::find(names.begin(), names.end(), node) - names.begin());
   for (size_t i = 1; i < names.size(); ++i) {
     const std::string& other = names[(self + i) % names.size()];
     if (!c.txn.FindNode(other)->lost()) usable.push_back(other);
@@ -183,15 +198,21 @@ void Engine::JudgeNodes(Cycle& c) {
     LivenessInput input{facts.last_beat_ns, facts.answers, facts.asked};
     LivenessVerdict verdict = JudgeLiveness(input, c.now.mono_ns);
     facts.reason = verdict.reason;
-    if (verdict.liveness == Liveness::kLost && c.facts.mass_loss.WouldHold(name, static_cast<uint32_t>(names.size()), c.now.mono_ns)) {
+    if (verdict.liveness == Liveness::kLost &&
+        c.facts.mass_loss.WouldHold(name, static_cast<uint32_t>(names.size()), c.now.mono_ns)) {
       if (!facts.loss_held) {
-        AddNodeEvent(c, name, "node.loss_held", absl::StrCat("too many nodes were lost within a minute; an operator must confirm: ", verdict.reason));
+        AddNodeEvent(
+            c, name, "node.loss_held",
+            absl::StrCat("too many nodes were lost within a minute; an operator must confirm: ",
+                         verdict.reason));
       }
       facts.loss_held = true;
-      facts.reason = absl::StrCat("its loss is held for an operator (many within a minute): ", verdict.reason);
+      facts.reason =
+          absl::StrCat("its loss is held for an operator (many within a minute): ", verdict.reason);
       verdict.liveness = Liveness::kSuspect;
     }
-    if (facts.loss_held && verdict.liveness == Liveness::kLost) verdict.liveness = Liveness::kSuspect;
+    if (facts.loss_held && verdict.liveness == Liveness::kLost)
+      verdict.liveness = Liveness::kSuspect;
     if (verdict.liveness != facts.liveness) c.queue_dirty = true;
     facts.liveness = verdict.liveness;
     if (verdict.liveness != Liveness::kLost) continue;
@@ -206,7 +227,8 @@ void Engine::JudgeNodes(Cycle& c) {
       // It asks again for what it has prepared, and mentions what it has, when it is back.
       for (auto& [id, job] : all->jobs) {
         job.orders.erase(name);
-        if (const auto on_node = job.nodes.find(name); on_node != job.nodes.end()) on_node->second.known = false;
+        if (const auto on_node = job.nodes.find(name); on_node != job.nodes.end())
+          on_node->second.known = false;
       }
     });
   }
@@ -222,19 +244,23 @@ std::vector<ProbeTask> Engine::DueProbes(Now now) const {
     if (!suspect && !node.lost()) continue;
     // A suspect is asked about at neighbours, a lost node at those who were its witnesses.
     std::vector<std::string> neighbours(node.witnesses().begin(), node.witnesses().end());
-    if (suspect && neighbours.size() > static_cast<size_t>(kNeighboursAsked)) neighbours.resize(kNeighboursAsked);
+    if (suspect && neighbours.size() > static_cast<size_t>(kNeighboursAsked))
+      neighbours.resize(kNeighboursAsked);
     for (const std::string& neighbour : neighbours) {
       const auto record = state_.nodes.find(neighbour);
       if (record == state_.nodes.end() || record->second.lost()) continue;
       const auto answer = facts.answers.find(neighbour);
-      if (answer != facts.answers.end() && now.mono_ns - answer->second.at_mono_ns < kProbeIntervalMs * kNsPerMs) continue;
+      if (answer != facts.answers.end() &&
+          now.mono_ns - answer->second.at_mono_ns < kProbeIntervalMs * kNsPerMs)
+        continue;
       tasks.push_back({neighbour, record->second.address(), name, node.address()});
     }
   }
   return tasks;
 }
 
-absl::Status Engine::NoteProbe(const ProbeTask& task, bool answered, const v1::ProbePeerResponse& response, Now now) {
+absl::Status Engine::NoteProbe(const ProbeTask& task, bool answered,
+                               const v1::ProbePeerResponse& response, Now now) {
   const auto found = facts_.nodes.find(task.target);
   if (found == facts_.nodes.end()) return absl::OkStatus();
   NodeFacts& facts = found->second;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole lives of jobs on a fake cluster. The invariants of fake_cluster.h are checked after every turn of every test.
+// Whole lives of jobs on a fake cluster. The invariants of fake_cluster.h are checked after every
+// turn of every test.
 #include "scheduler/engine/engine.h"
 
 #include <csignal>
@@ -27,7 +28,8 @@ constexpr auto kFailed = v1::JOB_STATE_FAILED;
 constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
 
 v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+       const auto& node : all.nodes()) {
     if (node.name() == name) return node;
   }
   return {};
@@ -46,7 +48,8 @@ TEST(EngineLife, ACommandRunsAndIsDone) {
   EXPECT_EQ(NodeView(c, "n0").devices_free(), 2u);
   EXPECT_TRUE(c.node("n0").jobs.empty()) << "the node was not told to forget the job";
   EXPECT_EQ(c.engine().Desired("n0").jobs_size(), 0);
-  EXPECT_THAT(c.EventKinds(job), ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
+  EXPECT_THAT(c.EventKinds(job),
+              ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
 }
 
 TEST(EngineLife, ATrainerIsDoneOnlyWithItsLastStepCommittedAndWritten) {
@@ -76,7 +79,8 @@ TEST(EngineLife, MoreThanThereIsWaitsAndSaysWhy) {
   FakeCluster c;
   const uint64_t big = c.Submit(CommandSpec(2, 8));
   EXPECT_EQ(c.StateOf(big), kQueued);
-  EXPECT_THAT(c.Job(big).reason(), HasSubstr("needs 2 node(s) x 8 GPU(s); n0 has 2 of 2 free, n1 has 2 of 2 free; now fits: 2 node(s) x 2"));
+  EXPECT_THAT(c.Job(big).reason(), HasSubstr("needs 2 node(s) x 8 GPU(s); n0 has 2 of 2 free, n1 "
+                                             "has 2 of 2 free; now fits: 2 node(s) x 2"));
   const uint64_t small = c.Submit(CommandSpec(1, 1));
   EXPECT_EQ(c.StateOf(small), kRunning) << "a job that can never fit blocks nobody";
   const uint64_t medium = c.Submit(CommandSpec(2, 2));
@@ -99,9 +103,11 @@ TEST(EngineLife, SubmitIsIdempotentAcrossARestart) {
   v1::CancelJobRequest wrong;
   wrong.set_idempotency_key("same-key");
   wrong.set_job("j-1");
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   wrong.clear_idempotency_key();
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineLife, NamesResolveUnlessAmbiguous) {
@@ -118,7 +124,8 @@ TEST(EngineLife, NamesResolveUnlessAmbiguous) {
   EXPECT_EQ(c.engine().ResolveJob("nope").status().code(), absl::StatusCode::kNotFound);
 }
 
-// --- faults --------------------------------------------------------------------------------------------------------------------
+// --- faults
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST(EngineFault, AKilledRankIsRecoveredFromTheNewestSnapshotInMemory) {
   FakeCluster c;
@@ -184,7 +191,8 @@ TEST(EngineFault, DeathDuringTheNextStartIsAnIncidentOfItsOwn) {
   EXPECT_EQ(c.Job(job).attempt(), 3u);
   EXPECT_EQ(c.Job(job).incidents_size(), 2);
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 4u);
-  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u) << "the second attempt made nothing of its own";
+  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u)
+      << "the second attempt made nothing of its own";
   c.Finish(job, 5, true, false);
   EXPECT_TRUE(c.LastIncident(job).closed());
 }
@@ -290,7 +298,8 @@ TEST(EngineFault, TwentyKillsWithProgressNeverUseUpABudgetOfThree) {
   EXPECT_EQ(c.Job(job).attempt(), 21u);
 }
 
-// --- nodes ---------------------------------------------------------------------------------------------------------------------
+// --- nodes
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   FakeCluster c(3, 2);
@@ -307,7 +316,8 @@ TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
   EXPECT_EQ(c.NodeOf(job, 0), "n0") << "what still is keeps its place";
   EXPECT_EQ(c.NodeOf(job, 2), "n2");
-  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT) << "the lost node's memory is gone";
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT)
+      << "the lost node's memory is gone";
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   const v1::Incident incident = c.LastIncident(job);
   EXPECT_EQ(incident.fault_class(), v1::NODE_LOST);
@@ -377,7 +387,8 @@ TEST(EngineNode, FenceWitnessIsReleasedByProof) {
   v1::ConfirmNodeDeadRequest confirm;
   confirm.set_idempotency_key("confirm");
   confirm.set_node("n2");
-  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   confirm.set_node("n1");
   ASSERT_TRUE(c.engine().ConfirmNodeDead(confirm, c.now()).ok());
   c.Pump();
@@ -466,7 +477,8 @@ TEST(EngineNode, AMassLossIsHeld) {
   for (int i = 1; i < 6; ++i) c.LoseNode("n" + std::to_string(i), true);
   c.Advance(5000);
   int lost = 0, held = 0;
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+       const auto& node : all.nodes()) {
     lost += node.state() == v1::NODE_STATE_LOST;
     held += node.state() == v1::NODE_STATE_SUSPECT;
   }
@@ -478,13 +490,16 @@ TEST(EngineNode, ASecondLiveAgentOfTheSameNameIsRefused) {
   FakeCluster c;
   v1::RegisterNodeRequest other = c.node("n0").Registration(c.now().mono_ns);
   other.set_boot_id("another-machine");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_address("unix:/elsewhere/agent.sock");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_node("../etc");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
@@ -503,7 +518,8 @@ TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
   EXPECT_EQ(c.NodeOf(job, 0), "n2");
   EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
   EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_DRAINED);
-  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  EXPECT_THAT(c.node("n0").orders_seen[job],
+              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
   v1::UncordonNodeRequest uncordon;
   uncordon.set_idempotency_key("uncordon");
   uncordon.set_node("n0");
@@ -520,7 +536,8 @@ TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
   c.node("n1").jobs.at(job).dirty_reason = "pid 77 is in D state";
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
-  c.node("n1").KillAllRanks(c.now().mono_ns);  // for the invariant: only the report says that something is left
+  c.node("n1").KillAllRanks(
+      c.now().mono_ns);  // for the invariant: only the report says that something is left
   c.node("n1").jobs.at(job).ranks.at(2).phase = v1::RANK_PHASE_STOPPED;
   v1::ReportEventsRequest level = c.node("n1").Request();
   *level.mutable_report() = c.node("n1").Report(c.now().mono_ns);
@@ -534,7 +551,8 @@ TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
   EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u);
 }
 
-// --- saves ---------------------------------------------------------------------------------------------------------------------
+// --- saves
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIsAborted) {
   FakeCluster c;
@@ -543,7 +561,8 @@ TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIs
   c.Prepare(job, 5);
   c.Finish(job, 10, true, true);
   const Point half{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
   ASSERT_EQ(c.Job(job).attempt(), 2u);
@@ -562,7 +581,8 @@ TEST(EngineSave, ALateSetIsCommittedWhileTheOldAttemptIsStillBeingStopped) {
   const uint64_t job = c.Submit(TrainerSpec());
   c.Finish(job, 10, true, true);
   const Point point{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
   c.node("n1").obey_stops = false;
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
@@ -580,7 +600,8 @@ TEST(EngineSave, DisagreeingReplicasAbortTheSaveAndAreAnIncident) {
   const uint64_t job = c.Submit(TrainerSpec());
   c.Finish(job, 5, true, true);
   const Point point{1, 5};
-  for (uint32_t rank = 0; rank < 4; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4, rank == 2 ? 8 : 7));
+  for (uint32_t rank = 0; rank < 4; ++rank)
+    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4, rank == 2 ? 8 : 7));
   c.Pump();
   EXPECT_EQ(c.Job(job).saves_committed(), 0u);
   EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
@@ -642,7 +663,8 @@ TEST(EngineSave, SaveAndRestartFromAStep) {
   restart.set_idempotency_key("r1");
   restart.set_job("train");
   restart.set_expected_attempt(9);
-  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   restart.set_expected_attempt(1);
   restart.set_from_step(7);
   EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kNotFound);
@@ -656,7 +678,8 @@ TEST(EngineSave, SaveAndRestartFromAStep) {
   EXPECT_EQ(c.Job(job).incidents_size(), 0);
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
-  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u) << "the snapshot of step 10 is off the line now";
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u)
+      << "the snapshot of step 10 is off the line now";
 }
 
 TEST(EngineSave, FromAnotherJobsCheckpoint) {
@@ -679,7 +702,8 @@ TEST(EngineSave, FromAnotherJobsCheckpoint) {
   EXPECT_EQ(c.Job(second).start_point().ref().job(), first) << "the root stays where the job began";
 }
 
-// --- stops ---------------------------------------------------------------------------------------------------------------------
+// --- stops
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST(EngineStop, CancelInEveryState) {
   {
@@ -705,7 +729,8 @@ TEST(EngineStop, CancelInEveryState) {
     ASSERT_TRUE(c.Cancel(job).ok());
     EXPECT_EQ(c.StateOf(job), kStopping);
     EXPECT_THAT(c.Job(job).reason(), HasSubstr("n1 to stop"));
-    EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
+    EXPECT_THAT(c.node("n0").orders_seen[job],
+                Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
     c.node("n1").obey_stops = true;
     c.node("n1").KillAllRanks(c.now().mono_ns);
     c.Advance(1500);
@@ -772,10 +797,12 @@ TEST(EngineStop, TimeLimitIsGracefulAndFails) {
   c.Advance(2'000);
   EXPECT_EQ(c.StateOf(job), kFailed);
   EXPECT_THAT(c.Job(job).reason(), HasSubstr("time limit of 60 s"));
-  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  EXPECT_THAT(c.node("n0").orders_seen[job],
+              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
 }
 
-// --- stale words ---------------------------------------------------------------------------------------------------------------
+// --- stale words
+// ---------------------------------------------------------------------------------------------------------------
 
 TEST(EngineStale, ReportsOfOlderAttemptsChangeNothing) {
   FakeCluster c;
@@ -798,7 +825,8 @@ TEST(EngineStale, ReportsOfOlderAttemptsChangeNothing) {
   EXPECT_EQ(c.StateOf(job), kRunning);
   v1::ReportEventsRequest foreign = c.node("n0").Request();
   foreign.set_agent_epoch(99);
-  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(EngineStale, AnOvertakenBeatDoesNotMakeRanksVanish) {

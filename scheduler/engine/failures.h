@@ -10,17 +10,19 @@
 
 namespace holdfast::sched {
 
-// A rank that exited 0 although its last mark was inside a step, while peers go on, has ended early after this long; one without
-// marks may be a program whose rank 0 alone has work at the end, and gets longer.
+// A rank that exited 0 although its last mark was inside a step, while peers go on, has ended early
+// after this long; one without marks may be a program whose rank 0 alone has work at the end, and
+// gets longer.
 inline constexpr int64_t kEarlyExitMarkedMs = 2'000;
 inline constexpr int64_t kEarlyExitUnmarkedMs = 10 * 60 * 1000;
 
 // Ends after `not_after_ns` are left out: they are our own doing.
-std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job, int64_t not_after_ns);
+std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job,
+                                         int64_t not_after_ns);
 
 bool AllRanksAre(const JobFacts& facts, uint32_t world_size, bool (*predicate)(const RankFact&));
-bool RankHasStarted(const RankFact& f);   // runs, or ran
-bool RankEndedWell(const RankFact& f);    // exit 0
+bool RankHasStarted(const RankFact& f);  // runs, or ran
+bool RankEndedWell(const RankFact& f);   // exit 0
 
 uint64_t LargestStep(const JobFacts& facts);
 uint64_t SmallestStep(const JobFacts& facts);

@@ -33,7 +33,9 @@ void Describe(const Cause& cause, v1::Incident* incident) {
 
 }  // namespace
 
-v1::Incident* OpenIncident(records::JobRecord* job) { return job->open_incident() == 0 ? nullptr : Find(job, job->open_incident()); }
+v1::Incident* OpenIncident(records::JobRecord* job) {
+  return job->open_incident() == 0 ? nullptr : Find(job, job->open_incident());
+}
 
 void BeginIncident(Cycle& c, records::JobRecord* job, const Cause& cause, uint64_t attempt_hit) {
   if (v1::Incident* before = OpenIncident(job)) {
@@ -48,7 +50,8 @@ void BeginIncident(Cycle& c, records::JobRecord* job, const Cause& cause, uint64
   Describe(cause, incident);
   incident->set_acted(true);
   const double since_ms = SinceMs(cause.root.at_mono_ns, c.now.mono_ns);
-  incident->set_begin_wall_ns(c.now.wall_ns - (c.now.mono_ns - std::min(cause.root.at_mono_ns, c.now.mono_ns)));
+  incident->set_begin_wall_ns(c.now.wall_ns -
+                              (c.now.mono_ns - std::min(cause.root.at_mono_ns, c.now.mono_ns)));
   incident->set_noticed_ms(since_ms);
   incident->set_named_ms(since_ms);
   job->set_open_incident(incident->id());
@@ -60,7 +63,8 @@ void RenameIncident(Cycle& c, records::JobRecord* job, const Cause& cause) {
   if (incident == nullptr) return;
   const v1::Incident before = *incident;
   Describe(cause, incident);
-  const bool renamed = before.fault_class() != incident->fault_class() || before.what() != incident->what();
+  const bool renamed =
+      before.fault_class() != incident->fault_class() || before.what() != incident->what();
   if (renamed) {
     incident->set_named_ms(SinceMs(c.facts.jobs[job->status().id()].fault_ns, c.now.mono_ns));
     AddJobEvent(c, *job, "incident.named", incident->what(), incident->node(), incident);
@@ -72,10 +76,12 @@ void CloseIncident(Cycle& c, records::JobRecord* job, const std::string& how) {
   job->set_open_incident(0);
   if (incident == nullptr) return;
   incident->set_closed(true);
-  AddJobEvent(c, *job, "incident.closed", absl::StrCat(incident->what(), "; ", how), incident->node(), incident);
+  AddJobEvent(c, *job, "incident.closed", absl::StrCat(incident->what(), "; ", how),
+              incident->node(), incident);
 }
 
-void AddSideIncident(Cycle& c, uint64_t id, v1::FaultClass fault_class, const std::string& node, const std::string& what) {
+void AddSideIncident(Cycle& c, uint64_t id, v1::FaultClass fault_class, const std::string& node,
+                     const std::string& what) {
   records::JobRecord* job = c.txn.MutableJob(id);
   MakeRoom(job);
   v1::Incident* incident = job->mutable_status()->add_incidents();
@@ -105,7 +111,8 @@ void FollowIncident(Cycle& c, uint64_t id) {
     first_step_ns = std::max(first_step_ns, f.first_step_ns);
   }
   // Ranks that never say hello show no steps: running is all that can be seen of them.
-  const bool running = job->status().state() == v1::JOB_STATE_RUNNING || job->status().state() == v1::JOB_STATE_COMMITTING;
+  const bool running = job->status().state() == v1::JOB_STATE_RUNNING ||
+                       job->status().state() == v1::JOB_STATE_COMMITTING;
   const bool unmarked_done = running && !marked && !facts.hello_ever && facts.running_since_ns > 0;
   if (!all_first && !unmarked_done) return;
   records::JobRecord* changed = c.txn.MutableJob(id);
@@ -115,7 +122,8 @@ void FollowIncident(Cycle& c, uint64_t id) {
     incident->set_restored_ms(SinceMs(facts.fault_ns, restored_ns > 0 ? restored_ns : last_ns));
     incident->set_first_step_ms(SinceMs(facts.fault_ns, last_ns));
   }
-  CloseIncident(c, changed, all_first ? "all ranks have finished a step again" : "all ranks run again");
+  CloseIncident(c, changed,
+                all_first ? "all ranks have finished a step again" : "all ranks run again");
 }
 
 }  // namespace holdfast::sched

@@ -14,7 +14,8 @@ namespace holdfast::sched {
 namespace {
 
 bool MayRun(v1::JobState state) {
-  return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_COMMITTING;
+  return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING ||
+         state == v1::JOB_STATE_COMMITTING;
 }
 
 bool NodeHasStopped(const NodeOfJob& node) {
@@ -27,10 +28,12 @@ bool NodeHasStopped(const NodeOfJob& node) {
 void NoteProgressOfRun(Cycle& c, uint64_t id) {
   const records::JobRecord* job = c.txn.FindJob(id);
   JobFacts& facts = c.job_facts(id);
-  if (!job->book().first_step_ever() && LargestStep(facts) > 0) c.txn.MutableJob(id)->mutable_book()->set_first_step_ever(true);
+  if (!job->book().first_step_ever() && LargestStep(facts) > 0)
+    c.txn.MutableJob(id)->mutable_book()->set_first_step_ever(true);
   job = c.txn.FindJob(id);
   const uint32_t world = WorldSize(job->status().placement());
-  if (job->status().state() == v1::JOB_STATE_STARTING && AllRanksAre(facts, world, RankHasStarted)) {
+  if (job->status().state() == v1::JOB_STATE_STARTING &&
+      AllRanksAre(facts, world, RankHasStarted)) {
     Step(c, c.txn.MutableJob(id), JobEvent::kAllRunning, "");
     AddJobEvent(c, *c.txn.FindJob(id), "job.running", absl::StrCat(world, " rank(s) run"));
     Facts* all = &c.facts;
@@ -39,22 +42,28 @@ void NoteProgressOfRun(Cycle& c, uint64_t id) {
   }
 }
 
-// Remaining time is kept on the monotonic clock; the wall clock only bridges a restart of the scheduler.
+// Remaining time is kept on the monotonic clock; the wall clock only bridges a restart of the
+// scheduler.
 bool TimeIsUp(Cycle& c, const records::JobRecord& job) {
   const int64_t limit_ns = static_cast<int64_t>(job.status().spec().time_limit_s()) * kNsPerSec;
   if (limit_ns == 0 || job.status().started_wall_ns() == 0) return false;
   JobFacts& facts = c.job_facts(job.status().id());
   if (facts.deadline_ns == 0) {
-    const int64_t used_ns = std::clamp<int64_t>(c.now.wall_ns - job.status().started_wall_ns(), 0, limit_ns);
+    const int64_t used_ns =
+        std::clamp<int64_t>(c.now.wall_ns - job.status().started_wall_ns(), 0, limit_ns);
     facts.deadline_ns = c.now.mono_ns + limit_ns - used_ns;
   }
   return c.now.mono_ns >= facts.deadline_ns;
 }
 
-std::string TimeLimitText(const records::JobRecord& job) { return absl::StrCat("time limit of ", job.status().spec().time_limit_s(), " s"); }
+std::string TimeLimitText(const records::JobRecord& job) {
+  return absl::StrCat("time limit of ", job.status().spec().time_limit_s(), " s");
+}
 
-const records::CheckpointRecord* CommittedAt(Cycle& c, const records::JobRecord& job, uint64_t step) {
-  const records::CheckpointRecord* record = c.txn.FindCheckpoint(job.status().id(), {job.last_run_attempt(), step});
+const records::CheckpointRecord* CommittedAt(Cycle& c, const records::JobRecord& job,
+                                             uint64_t step) {
+  const records::CheckpointRecord* record =
+      c.txn.FindCheckpoint(job.status().id(), {job.last_run_attempt(), step});
   if (record != nullptr && !record->aborted()) return record;
   // The attempt may have started from that very step.
   const v1::CheckpointRef newest = NewestCheckpoint(c, job);
@@ -66,7 +75,8 @@ const records::CheckpointRecord* CommittedAt(Cycle& c, const records::JobRecord&
 bool IsWritten(Cycle& c, const records::JobRecord& job, const Point& point) {
   JobFacts& facts = c.job_facts(job.status().id());
   if (facts.written.count(point)) return true;
-  if (point.attempt != job.last_run_attempt()) return true;  // an older attempt's: written long ago, this one began from it
+  if (point.attempt != job.last_run_attempt())
+    return true;  // an older attempt's: written long ago, this one began from it
   bool ordered = false;
   for (const auto& node : job.status().placement().nodes()) {
     const auto orders = facts.orders.find(node.node());
@@ -84,7 +94,8 @@ void FinishIfCommitted(Cycle& c, uint64_t id) {
     if (committed == nullptr) return;
     if (!IsWritten(c, *job, {committed->ref().attempt(), committed->ref().step()})) return;
   }
-  EndJob(c, id, JobEvent::kEndDone, step > 0 ? absl::StrCat("the checkpoint of the last step, ", step, ", is committed") : "");
+  EndJob(c, id, JobEvent::kEndDone,
+         step > 0 ? absl::StrCat("the checkpoint of the last step, ", step, ", is committed") : "");
 }
 
 void SettleAllEndedWell(Cycle& c, uint64_t id) {
@@ -98,7 +109,8 @@ void SettleAllEndedWell(Cycle& c, uint64_t id) {
   }
   job->set_last_step(LargestStep(facts));
   facts.all_ended_ns = c.now.mono_ns;
-  Step(c, job, JobEvent::kAllEndedWell, absl::StrCat("waits for the checkpoint of the last step, ", job->last_step()));
+  Step(c, job, JobEvent::kAllEndedWell,
+       absl::StrCat("waits for the checkpoint of the last step, ", job->last_step()));
   FinishIfCommitted(c, id);
 }
 
@@ -117,7 +129,8 @@ void SettleRun(Cycle& c, uint64_t id) {
     SettleAllEndedWell(c, id);
     return;
   }
-  if (TimeIsUp(c, *job)) OrderStop(c, id, records::STOP_INTENT_TIME_LIMIT, /*graceful=*/true, TimeLimitText(*job));
+  if (TimeIsUp(c, *job))
+    OrderStop(c, id, records::STOP_INTENT_TIME_LIMIT, /*graceful=*/true, TimeLimitText(*job));
 }
 
 void SettleCommitting(Cycle& c, uint64_t id) {
@@ -125,16 +138,20 @@ void SettleCommitting(Cycle& c, uint64_t id) {
   FollowIncident(c, id);
   FinishIfCommitted(c, id);
   const records::JobRecord* job = c.txn.FindJob(id);
-  if (job->status().state() != v1::JOB_STATE_COMMITTING || CommittedAt(c, *job, job->last_step()) != nullptr) return;
+  if (job->status().state() != v1::JOB_STATE_COMMITTING ||
+      CommittedAt(c, *job, job->last_step()) != nullptr)
+    return;
   JobFacts& facts = c.job_facts(id);
   if (facts.all_ended_ns == 0) facts.all_ended_ns = c.now.mono_ns;
-  const records::CheckpointRecord* aborted = c.txn.FindCheckpoint(id, {job->last_run_attempt(), job->last_step()});
+  const records::CheckpointRecord* aborted =
+      c.txn.FindCheckpoint(id, {job->last_run_attempt(), job->last_step()});
   std::string why;
   std::string node;
   if (aborted != nullptr) {
     why = aborted->why();
   } else if (SinceMs(facts.all_ended_ns, c.now.mono_ns) >= static_cast<double>(kCommitWaitMs)) {
-    why = absl::StrCat("it did not come within ", kCommitWaitMs / 1000, " s of the last rank's exit");
+    why =
+        absl::StrCat("it did not come within ", kCommitWaitMs / 1000, " s of the last rank's exit");
   }
   for (const auto& placed : job->status().placement().nodes()) {
     if (!IsLost(c, placed.node())) continue;
@@ -148,7 +165,8 @@ void SettleCommitting(Cycle& c, uint64_t id) {
   failure.kind = node.empty() ? FailureKind::kVanished : FailureKind::kNodeLost;
   failure.step = job->last_step();
   failure.at_mono_ns = c.now.mono_ns;
-  failure.detail = absl::StrCat("the checkpoint of the last step, ", job->last_step(), ", could not be committed: ", why);
+  failure.detail = absl::StrCat("the checkpoint of the last step, ", job->last_step(),
+                                ", could not be committed: ", why);
   BeginRecovery(c, id, {failure});
 }
 
@@ -156,7 +174,8 @@ bool LastSaveIsPending(Cycle& c, const records::JobRecord& job) {
   JobFacts& facts = c.job_facts(job.status().id());
   if (!job.graceful_stop()) return false;
   if (facts.all_stopped_ns == 0) facts.all_stopped_ns = c.now.mono_ns;
-  if (SinceMs(facts.all_stopped_ns, c.now.mono_ns) >= static_cast<double>(kLastSaveWaitMs)) return false;
+  if (SinceMs(facts.all_stopped_ns, c.now.mono_ns) >= static_cast<double>(kLastSaveWaitMs))
+    return false;
   for (const auto& [point, save] : facts.saves.open()) {
     if (c.txn.FindCheckpoint(job.status().id(), point) == nullptr) return true;
   }
@@ -209,7 +228,9 @@ void ForgetFactsIfSettled(Cycle& c, uint64_t id) {
   const records::JobRecord* job = c.txn.FindJob(id);
   const auto facts = c.facts.jobs.find(id);
   if (facts == c.facts.jobs.end()) return;
-  if (job != nullptr && (!IsEnded(job->status().state()) || job->holds_size() > 0 || !facts->second.orders.empty())) return;
+  if (job != nullptr &&
+      (!IsEnded(job->status().state()) || job->holds_size() > 0 || !facts->second.orders.empty()))
+    return;
   for (const auto& [name, node] : facts->second.nodes) {
     if (node.known) return;
   }
@@ -227,7 +248,8 @@ void FollowHolds(Cycle& c, uint64_t id) {
   bool changed = false;
   std::vector<records::NodeHold> holds;
   for (records::NodeHold hold : job->holds()) {
-    const bool runs_here = MayRun(state) && PlacementOn(job->status().placement(), hold.node()) != nullptr;
+    const bool runs_here =
+        MayRun(state) && PlacementOn(job->status().placement(), hold.node()) != nullptr;
     if (!runs_here && !hold.stopped()) {
       NodeOfJob& node = facts.nodes[hold.node()];
       if (!node.stop_ordered) {
@@ -261,11 +283,12 @@ StopProgress WhatStillRuns(Cycle& c, const records::JobRecord& job) {
     const auto node = facts.nodes.find(hold.node());
     // After a restart of the scheduler a stopped node has yet to say what its memory holds.
     const bool level = c.facts.nodes[hold.node()].level_seen;
-    const bool dirty = node != facts.nodes.end() && !node->second.dirty_reason.empty() && !node->second.clean;
+    const bool dirty =
+        node != facts.nodes.end() && !node->second.dirty_reason.empty() && !node->second.clean;
     if ((hold.stopped() && level) || dirty) continue;
     progress.reachable_stopped = false;
-    absl::StrAppend(&progress.waiting_for, progress.waiting_for.empty() ? "waits for " : ", ", hold.node(),
-                    hold.stopped() ? " to report" : " to stop its ranks");
+    absl::StrAppend(&progress.waiting_for, progress.waiting_for.empty() ? "waits for " : ", ",
+                    hold.node(), hold.stopped() ? " to report" : " to stop its ranks");
   }
   return progress;
 }
@@ -278,7 +301,8 @@ void EndJob(Cycle& c, uint64_t id, JobEvent event, const std::string& reason) {
   if (facts.attempt == job->last_run_attempt() && !facts.ranks.empty()) {
     job->mutable_status()->set_step(std::max(job->status().step(), SmallestStep(facts)));
     const auto first = facts.ranks.find(0);
-    if (first != facts.ranks.end() && first->second.has_loss) job->mutable_status()->set_loss(first->second.loss);
+    if (first != facts.ranks.end() && first->second.has_loss)
+      job->mutable_status()->set_loss(first->second.loss);
   }
   facts.waiting.clear();
   Step(c, job, event, reason);
@@ -293,17 +317,22 @@ void EndJob(Cycle& c, uint64_t id, JobEvent event, const std::string& reason) {
   c.queue_dirty = true;
 }
 
-void OrderStop(Cycle& c, uint64_t id, records::StopIntent intent, bool graceful, const std::string& detail) {
+void OrderStop(Cycle& c, uint64_t id, records::StopIntent intent, bool graceful,
+               const std::string& detail) {
   records::JobRecord* job = c.txn.MutableJob(id);
   const v1::JobState state = job->status().state();
   job->set_intent(intent);
   job->set_intent_detail(detail);
   if (state == v1::JOB_STATE_QUEUED) {
-    EndJob(c, id, intent == records::STOP_INTENT_TIME_LIMIT ? JobEvent::kEndFailed : JobEvent::kEndCancelled, detail);
+    EndJob(
+        c, id,
+        intent == records::STOP_INTENT_TIME_LIMIT ? JobEvent::kEndFailed : JobEvent::kEndCancelled,
+        detail);
     return;
   }
   // What is being killed already is not asked politely any more.
-  const bool killing = state == v1::JOB_STATE_RECOVERING || (state == v1::JOB_STATE_STOPPING && !job->graceful_stop());
+  const bool killing = state == v1::JOB_STATE_RECOVERING ||
+                       (state == v1::JOB_STATE_STOPPING && !job->graceful_stop());
   job->set_graceful_stop(graceful && !killing);
   Step(c, job, JobEvent::kStopOrdered, detail);
   JobFacts& facts = c.job_facts(id);
@@ -327,7 +356,8 @@ void SettleJob(Cycle& c, uint64_t id) {
   const records::JobRecord* job = c.txn.FindJob(id);
   switch (job->status().state()) {
     case v1::JOB_STATE_QUEUED:
-      if (TimeIsUp(c, *job)) OrderStop(c, id, records::STOP_INTENT_TIME_LIMIT, false, TimeLimitText(*job));
+      if (TimeIsUp(c, *job))
+        OrderStop(c, id, records::STOP_INTENT_TIME_LIMIT, false, TimeLimitText(*job));
       break;
     case v1::JOB_STATE_STARTING:
     case v1::JOB_STATE_RUNNING:

@@ -23,7 +23,8 @@ bool FirstStepEver(Cycle& c, const records::JobRecord& job) {
   if (job.book().first_step_ever() || LargestStep(facts) > 0) return true;
   // A program that shows no steps has surely taken some after ten minutes.
   return !facts.hello_ever && facts.running_since_ns > 0 &&
-         SinceMs(facts.running_since_ns, c.now.mono_ns) >= static_cast<double>(kActivityIsProgressMs);
+         SinceMs(facts.running_since_ns, c.now.mono_ns) >=
+             static_cast<double>(kActivityIsProgressMs);
 }
 
 void EnterRecovery(Cycle& c, uint64_t id, const std::string& reason) {
@@ -43,11 +44,13 @@ void EnterRecovery(Cycle& c, uint64_t id, const std::string& reason) {
     node.stop_ordered = false;
     node.stop_complete = false;
   }
-  AddJobEvent(c, *job, "job.recovering", absl::StrCat("attempt ", job->last_run_attempt(), " is over: ", reason));
+  AddJobEvent(c, *job, "job.recovering",
+              absl::StrCat("attempt ", job->last_run_attempt(), " is over: ", reason));
   FollowHolds(c, id);
 }
 
-void AddRankEvents(Cycle& c, const records::JobRecord& job, const std::vector<RankFailure>& failures) {
+void AddRankEvents(Cycle& c, const records::JobRecord& job,
+                   const std::vector<RankFailure>& failures) {
   constexpr size_t kEventsMax = 16;
   for (size_t i = 0; i < failures.size() && i < kEventsMax; ++i) {
     const RankFailure& f = failures[i];
@@ -58,11 +61,13 @@ void AddRankEvents(Cycle& c, const records::JobRecord& job, const std::vector<Ra
   }
 }
 
-// The cause as it stands: from the facts, or after a restart of the scheduler from what was written down.
+// The cause as it stands: from the facts, or after a restart of the scheduler from what was written
+// down.
 Cause CauseOf(Cycle& c, records::JobRecord* job) {
   JobFacts& facts = c.job_facts(job->status().id());
-  const std::vector<RankFailure> failures =
-      facts.stop_ordered_ns > 0 ? CollectFailures(c, *job, facts.stop_ordered_ns) : std::vector<RankFailure>();
+  const std::vector<RankFailure> failures = facts.stop_ordered_ns > 0
+                                                ? CollectFailures(c, *job, facts.stop_ordered_ns)
+                                                : std::vector<RankFailure>();
   if (!failures.empty()) return NameFirstCause(failures, FirstStepEver(c, *job));
   Cause cause;
   if (const v1::Incident* incident = OpenIncident(job)) {
@@ -82,9 +87,12 @@ void NoteLateLosses(Cycle& c, records::JobRecord* job) {
   JobFacts& facts = c.job_facts(job->status().id());
   for (const auto& placed : job->status().placement().nodes()) {
     const std::string& node = placed.node();
-    if (facts.stop_ordered_ns == 0 || !IsLost(c, node) || c.facts.nodes[node].last_beat_ns <= facts.stop_ordered_ns) continue;
+    if (facts.stop_ordered_ns == 0 || !IsLost(c, node) ||
+        c.facts.nodes[node].last_beat_ns <= facts.stop_ordered_ns)
+      continue;
     if (!facts.late_losses.insert(node).second) continue;
-    AddSideIncident(c, job->status().id(), v1::NODE_LOST, node, absl::StrCat("node ", node, " was lost during the recovery"));
+    AddSideIncident(c, job->status().id(), v1::NODE_LOST, node,
+                    absl::StrCat("node ", node, " was lost during the recovery"));
   }
 }
 
@@ -104,7 +112,8 @@ bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_f
     }
     const FenceVerdict verdict = JudgeFence(input, c.now.mono_ns);
     if (verdict.released) continue;
-    *waiting_for = absl::StrCat("node ", hold.node(), " is gone, its ranks may still run; ", verdict.reason);
+    *waiting_for =
+        absl::StrCat("node ", hold.node(), " is gone, its ranks may still run; ", verdict.reason);
     return false;
   }
   return true;
@@ -114,7 +123,8 @@ void Fail(Cycle& c, uint64_t id, const Cause& cause, const std::string& reason) 
   records::JobRecord* job = c.txn.MutableJob(id);
   job->mutable_status()->set_exit_code(ShellExitCode(cause.root.exit_code));
   const std::string& last = cause.root.stderr_tail.empty() ? cause.detail : cause.root.stderr_tail;
-  job->mutable_status()->set_last_stderr(last.size() > kStderrBytesMax ? last.substr(last.size() - kStderrBytesMax) : last);
+  job->mutable_status()->set_last_stderr(
+      last.size() > kStderrBytesMax ? last.substr(last.size() - kStderrBytesMax) : last);
   if (v1::Incident* incident = OpenIncident(job)) incident->set_rung(6);
   EndJob(c, id, JobEvent::kEndFailed, reason);
 }
@@ -126,12 +136,14 @@ bool CountFault(Cycle& c, uint64_t id) {
   JobFacts& facts = c.job_facts(id);
   const Cause cause = CauseOf(c, job);
   const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
-  const Point snapshot = NewestCompleteSnapshot(job->status().placement(), facts.arenas, Line(id, links));
+  const Point snapshot =
+      NewestCompleteSnapshot(job->status().placement(), facts.arenas, Line(id, links));
   Progress progress;
   progress.newest_point_step = std::max(snapshot.step, NewestCheckpoint(c, *job).step());
   if (progress.newest_point_step > 0) job->mutable_book()->set_points_visible(true);
   progress.points_visible = job->book().points_visible();
-  progress.active_ms = facts.running_since_ns > 0 ? (facts.stop_ordered_ns - facts.running_since_ns) / kNsPerMs : 0;
+  progress.active_ms =
+      facts.running_since_ns > 0 ? (facts.stop_ordered_ns - facts.running_since_ns) / kNsPerMs : 0;
   NoteProgress(progress, job->mutable_book());
   if (FirstStepEver(c, *job)) job->mutable_book()->set_first_step_ever(true);
   const RestartDecision decision = DecideRestart(job->status().spec(), cause, job->mutable_book());
@@ -174,7 +186,8 @@ void SettleRecovery(Cycle& c, uint64_t id) {
   records::JobRecord* job = c.txn.MutableJob(id);
   if (facts.fault_ns == 0) {  // the scheduler was restarted meanwhile
     const v1::Incident* incident = OpenIncident(job);
-    const int64_t age_ns = incident == nullptr ? 0 : std::max<int64_t>(0, c.now.wall_ns - incident->begin_wall_ns());
+    const int64_t age_ns =
+        incident == nullptr ? 0 : std::max<int64_t>(0, c.now.wall_ns - incident->begin_wall_ns());
     facts.fault_ns = std::max<int64_t>(1, c.now.mono_ns - age_ns);
   }
   NoteLateLosses(c, job);
@@ -189,13 +202,14 @@ void SettleRecovery(Cycle& c, uint64_t id) {
   if (!CountFault(c, id)) return;
   job = c.txn.MutableJob(id);
   if (!FencesAllow(c, *job, &facts.waiting)) return;
-  if (v1::Incident* incident = OpenIncident(job); incident != nullptr && incident->stopped_ms() == 0) {
+  if (v1::Incident* incident = OpenIncident(job);
+      incident != nullptr && incident->stopped_ms() == 0) {
     incident->set_stopped_ms(SinceMs(facts.fault_ns, c.now.mono_ns));
   }
   const int64_t ready_ns = facts.fault_ns + job->backoff_ms() * kNsPerMs;
   if (c.now.mono_ns < ready_ns) {
-    facts.waiting = absl::StrCat("waits ", job->backoff_ms() / 1000, " s before the next start: ", job->book().faults_without_progress(),
-                                 " faults without progress");
+    facts.waiting = absl::StrCat("waits ", job->backoff_ms() / 1000, " s before the next start: ",
+                                 job->book().faults_without_progress(), " faults without progress");
     return;
   }
   const PlacementResult placed = Place(RequestOf(*job), NodesForPlacement(c, id));

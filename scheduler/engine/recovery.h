@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a fault to the next attempt: fence the old one at once, wait until it is gone, decide, place, start.
+// From a fault to the next attempt: fence the old one at once, wait until it is gone, decide,
+// place, start.
 #ifndef HOLDFAST_SCHEDULER_ENGINE_RECOVERY_H_
 #define HOLDFAST_SCHEDULER_ENGINE_RECOVERY_H_
 
@@ -23,7 +24,8 @@ void SettleRecovery(Cycle& c, uint64_t job);
 // Places QUEUED jobs in order, as far as they fit.
 void RunQueue(Cycle& c);
 
-// Nodes as the placement of `job` sees them: a device is free when no other job holds it and this job's own processes are gone.
+// Nodes as the placement of `job` sees them: a device is free when no other job holds it and this
+// job's own processes are gone.
 std::vector<PlacementNode> NodesForPlacement(Cycle& c, uint64_t job);
 
 }  // namespace holdfast::sched

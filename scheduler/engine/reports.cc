@@ -12,16 +12,26 @@ namespace holdfast::sched {
 namespace {
 
 constexpr int kMissingLevelsMax = 2;  // one level may have been on its way when the rank started
-constexpr int64_t kWithKeeperNs = 2 * kNsPerSec;  // ranks die with their keeper by PDEATHSIG; either may be told first
+constexpr int64_t kWithKeeperNs =
+    2 * kNsPerSec;  // ranks die with their keeper by PDEATHSIG; either may be told first
 constexpr int64_t kAgeMaxMs = 24 * 3600 * 1000;
 
-int64_t AgeToNs(int64_t age_ms, Now now) { return now.mono_ns - std::clamp<int64_t>(age_ms, 0, kAgeMaxMs) * kNsPerMs; }
+int64_t AgeToNs(int64_t age_ms, Now now) {
+  return now.mono_ns - std::clamp<int64_t>(age_ms, 0, kAgeMaxMs) * kNsPerMs;
+}
 
-bool IsAlive(const RankFact& f) { return f.phase == v1::RANK_PHASE_RUNNING || f.phase == v1::RANK_PHASE_STOPPED; }
-bool HasEnded(const RankFact& f) { return f.phase == v1::RANK_PHASE_EXITED || f.phase == v1::RANK_PHASE_START_FAILED || f.vanished; }
-bool HasEnded(const v1::RankReport& r) { return r.phase() == v1::RANK_PHASE_EXITED || r.phase() == v1::RANK_PHASE_START_FAILED; }
+bool IsAlive(const RankFact& f) {
+  return f.phase == v1::RANK_PHASE_RUNNING || f.phase == v1::RANK_PHASE_STOPPED;
+}
+bool HasEnded(const RankFact& f) {
+  return f.phase == v1::RANK_PHASE_EXITED || f.phase == v1::RANK_PHASE_START_FAILED || f.vanished;
+}
+bool HasEnded(const v1::RankReport& r) {
+  return r.phase() == v1::RANK_PHASE_EXITED || r.phase() == v1::RANK_PHASE_START_FAILED;
+}
 
-// Facts are about the newest attempt that was handed out; a restarted scheduler learns which from its state.
+// Facts are about the newest attempt that was handed out; a restarted scheduler learns which from
+// its state.
 JobFacts& FactsOf(Cycle& c, const records::JobRecord& job) {
   JobFacts& facts = c.job_facts(job.status().id());
   if (facts.attempt != job.last_run_attempt()) {
@@ -60,13 +70,16 @@ void CopyProgress(const v1::RankReport& report, Now now, RankFact* f) {
     f->first_step_ns = AgeToNs(report.first_step_age_ms(), now);
   }
   if (f->restored_ns == 0 && report.worker_phase() >= rank::kPhaseFirstStep) {
-    f->restored_ns = report.worker_phase() == rank::kPhaseFirstStep ? AgeToNs(report.phase_age_ms(), now) : now.mono_ns;
+    f->restored_ns = report.worker_phase() == rank::kPhaseFirstStep
+                         ? AgeToNs(report.phase_age_ms(), now)
+                         : now.mono_ns;
     if (f->first_step_ns > 0) f->restored_ns = std::min(f->restored_ns, f->first_step_ns);
   }
 }
 
 // `happened_ns`: of the end or stop, if that is what the report tells.
-void AbsorbRank(Cycle& c, const records::JobRecord& job, const std::string& node, const v1::RankReport& report, int64_t happened_ns) {
+void AbsorbRank(Cycle& c, const records::JobRecord& job, const std::string& node,
+                const v1::RankReport& report, int64_t happened_ns) {
   if (report.attempt() != job.last_run_attempt() || report.attempt() == 0) return;
   if (NodeOfRank(job.status().placement(), report.rank()) != node) return;
   JobFacts& facts = FactsOf(c, job);
@@ -84,7 +97,8 @@ std::vector<Point> SealedPoints(const v1::RankReport& report) {
   return points;
 }
 
-// What the arenas hold. A node that has reported its stop does not change them any more, but a level sent before may still arrive.
+// What the arenas hold. A node that has reported its stop does not change them any more, but a
+// level sent before may still arrive.
 void AbsorbArenas(JobFacts* facts, const std::string& node, const v1::JobOnNode& on_node) {
   if (facts->nodes[node].stop_complete) return;
   NodeArenas arenas;
@@ -97,16 +111,19 @@ void AbsorbArenas(JobFacts* facts, const std::string& node, const v1::JobOnNode&
   facts->arenas[node] = std::move(arenas);
 }
 
-void AbsorbMissing(Cycle& c, const records::JobRecord& job, const std::string& node, const v1::JobOnNode* on_node) {
+void AbsorbMissing(Cycle& c, const records::JobRecord& job, const std::string& node,
+                   const v1::JobOnNode* on_node) {
   const v1::JobState state = job.status().state();
   if (state != v1::JOB_STATE_STARTING && state != v1::JOB_STATE_RUNNING) return;
   const v1::NodePlacement* placed = PlacementOn(job.status().placement(), node);
   if (placed == nullptr) return;
   JobFacts& facts = FactsOf(c, job);
   for (const auto& rank : placed->ranks()) {
-    const bool listed = on_node != nullptr && std::any_of(on_node->ranks().begin(), on_node->ranks().end(), [&](const auto& r) {
-      return r.rank() == rank.rank() && r.attempt() == job.last_run_attempt();
-    });
+    const bool listed =
+        on_node != nullptr &&
+        std::any_of(on_node->ranks().begin(), on_node->ranks().end(), [&](const auto& r) {
+          return r.rank() == rank.rank() && r.attempt() == job.last_run_attempt();
+        });
     RankFact& f = facts.ranks[rank.rank()];
     if (listed || HasEnded(f)) continue;
     const bool must_be_there = IsAlive(f) || state == v1::JOB_STATE_RUNNING ||
@@ -119,7 +136,8 @@ void AbsorbMissing(Cycle& c, const records::JobRecord& job, const std::string& n
   }
 }
 
-void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node, const v1::JobOnNode& on_node) {
+void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
+               const v1::JobOnNode& on_node) {
   JobFacts& facts = FactsOf(c, job);
   NodeOfJob& known = facts.nodes[node];
   known.known = true;
@@ -130,7 +148,8 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
   known.dirty_reason = on_node.dirty_reason();
   known.commits_written = on_node.commits_written();
   known.ranks_ended = on_node.ranks_size() > 0 && on_node.attempt() >= job.last_run_attempt() &&
-                      std::all_of(on_node.ranks().begin(), on_node.ranks().end(), [](const auto& r) { return HasEnded(r); });
+                      std::all_of(on_node.ranks().begin(), on_node.ranks().end(),
+                                  [](const auto& r) { return HasEnded(r); });
   for (const auto& rank : on_node.ranks()) {
     const bool stopped = rank.phase() == v1::RANK_PHASE_STOPPED;
     const int64_t happened_ns = stopped ? c.now.mono_ns : AgeToNs(rank.exit_age_ms(), c.now);
@@ -142,7 +161,8 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
 
 void CountLevel(JobFacts* facts, const std::string& node) {
   const auto on_node = facts->nodes.find(node);
-  if (on_node != facts->nodes.end() && on_node->second.stop_delivered) ++on_node->second.levels_since;
+  if (on_node != facts->nodes.end() && on_node->second.stop_delivered)
+    ++on_node->second.levels_since;
   const auto orders = facts->orders.find(node);
   if (orders == facts->orders.end()) return;
   for (auto& [point, order] : orders->second) {
@@ -162,18 +182,22 @@ void AbsorbDevices(Cycle& c, const std::string& node, const v1::NodeReport& repo
   *changed->mutable_devices() = report.devices();
   c.queue_dirty = true;
   for (const auto& device : report.devices()) {
-    if (!device.healthy()) AddNodeEvent(c, node, "device.unhealthy", absl::StrCat(device.id(), ": ", device.reason()));
+    if (!device.healthy())
+      AddNodeEvent(c, node, "device.unhealthy", absl::StrCat(device.id(), ": ", device.reason()));
   }
 }
 
-// Jobs that have to do with the node, or that it mentioned before, and that its level leaves out now.
-std::set<uint64_t> JobsNotMentioned(Cycle& c, const std::string& node, const std::set<uint64_t>& mentioned) {
+// Jobs that have to do with the node, or that it mentioned before, and that its level leaves out
+// now.
+std::set<uint64_t> JobsNotMentioned(Cycle& c, const std::string& node,
+                                    const std::set<uint64_t>& mentioned) {
   std::set<uint64_t> jobs;
   for (const uint64_t id : c.txn.ActiveJobs()) {
     if (!mentioned.count(id) && NodesOfJob(c, *c.txn.FindJob(id)).count(node)) jobs.insert(id);
   }
   for (const auto& [id, facts] : c.facts.jobs) {
-    if (!mentioned.count(id) && facts.nodes.count(node) && c.txn.FindJob(id) != nullptr) jobs.insert(id);
+    if (!mentioned.count(id) && facts.nodes.count(node) && c.txn.FindJob(id) != nullptr)
+      jobs.insert(id);
   }
   return jobs;
 }
@@ -190,8 +214,10 @@ void AbsorbAbsence(Cycle& c, const records::JobRecord& job, const std::string& n
   AbsorbMissing(c, job, node, nullptr);
 }
 
-void NoteUnknown(Cycle& c, const std::string& node, const v1::NodeReport& report, std::string unknown_jobs) {
-  for (const auto& process : report.unknown_processes()) absl::StrAppend(&unknown_jobs, unknown_jobs.empty() ? "" : "; ", process);
+void NoteUnknown(Cycle& c, const std::string& node, const v1::NodeReport& report,
+                 std::string unknown_jobs) {
+  for (const auto& process : report.unknown_processes())
+    absl::StrAppend(&unknown_jobs, unknown_jobs.empty() ? "" : "; ", process);
   NodeFacts& facts = c.facts.nodes[node];
   if (facts.unknown == unknown_jobs) return;
   facts.unknown = unknown_jobs;
@@ -210,7 +236,8 @@ void AbsorbReport(Cycle& c, const std::string& node, const v1::NodeReport& repor
   for (const auto& on_node : report.jobs()) {
     const records::JobRecord* job = c.txn.FindJob(on_node.job());
     if (job == nullptr) {
-      absl::StrAppend(&unknown, unknown.empty() ? "" : "; ", "job j-", on_node.job(), " is not known to this scheduler");
+      absl::StrAppend(&unknown, unknown.empty() ? "" : "; ", "job j-", on_node.job(),
+                      " is not known to this scheduler");
       continue;
     }
     if (!mentioned.insert(on_node.job()).second) continue;
@@ -220,7 +247,8 @@ void AbsorbReport(Cycle& c, const std::string& node, const v1::NodeReport& repor
   }
   node_facts.jobs = mentioned;
   NoteUnknown(c, node, report, unknown);
-  for (const uint64_t id : JobsNotMentioned(c, node, mentioned)) AbsorbAbsence(c, *c.txn.FindJob(id), node);
+  for (const uint64_t id : JobsNotMentioned(c, node, mentioned))
+    AbsorbAbsence(c, *c.txn.FindJob(id), node);
   AbsorbPrepared(c, node, report.prepared(), /*whole_level=*/true);
 }
 
@@ -229,7 +257,8 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
   if (job == nullptr) return;
   const int64_t age_ns = event.age_us() > 0 ? event.age_us() * kNsPerUs : event.age_ms() * kNsPerMs;
   const int64_t at_ns = c.now.mono_ns - std::clamp<int64_t>(age_ns, 0, kAgeMaxMs * kNsPerMs);
-  const bool of_newest = event.rank().attempt() >= job->last_run_attempt() && job->last_run_attempt() > 0;
+  const bool of_newest =
+      event.rank().attempt() >= job->last_run_attempt() && job->last_run_attempt() > 0;
   JobFacts& facts = FactsOf(c, *job);
   if (event.kind() == v1::RankEvent::KIND_STOP_COMPLETE) {
     NodeOfJob& on_node = facts.nodes[node];
@@ -241,7 +270,8 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
     const v1::NodePlacement* placed = PlacementOn(job->status().placement(), node);
     for (int i = 0; placed != nullptr && i < placed->ranks_size(); ++i) {
       RankFact& f = facts.ranks[placed->ranks(i).rank()];
-      const bool killed_with_it = f.phase == v1::RANK_PHASE_EXITED && f.exit_code < 0 && at_ns - f.ended_ns < kWithKeeperNs;
+      const bool killed_with_it =
+          f.phase == v1::RANK_PHASE_EXITED && f.exit_code < 0 && at_ns - f.ended_ns < kWithKeeperNs;
       if (HasEnded(f) && !killed_with_it) continue;
       f.node = node;
       f.vanished = true;
@@ -255,7 +285,8 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
   if (it == facts.ranks.end() || it->second.node != node) return;
   RankFact& f = it->second;
   if (event.kind() == v1::RankEvent::KIND_STOPPED) f.stopped_levels = kMissingLevelsMax;
-  if (event.kind() == v1::RankEvent::KIND_FIRST_STEP && f.first_step_ns > 0) f.first_step_ns = std::min(f.first_step_ns, at_ns);
+  if (event.kind() == v1::RankEvent::KIND_FIRST_STEP && f.first_step_ns > 0)
+    f.first_step_ns = std::min(f.first_step_ns, at_ns);
   if (event.kind() == v1::RankEvent::KIND_SEALED && !facts.nodes[node].stop_complete) {
     facts.arenas[node][event.rank().rank()] = SealedPoints(event.rank());
   }
@@ -290,7 +321,8 @@ void AbsorbReboot(Cycle& c, const std::string& node) {
 void NoteDesiredSent(Facts& facts, const std::string& node) {
   for (auto& [id, job] : facts.jobs) {
     const auto on_node = job.nodes.find(node);
-    if (on_node != job.nodes.end() && on_node->second.stop_ordered) on_node->second.stop_delivered = true;
+    if (on_node != job.nodes.end() && on_node->second.stop_ordered)
+      on_node->second.stop_delivered = true;
     const auto orders = job.orders.find(node);
     if (orders == job.orders.end()) continue;
     for (auto& [point, order] : orders->second) order.delivered = true;

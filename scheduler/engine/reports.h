@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an agent's words to facts. What is of an older attempt, of another node's rank or older than what is known is dropped here.
+// From an agent's words to facts. What is of an older attempt, of another node's rank or older than
+// what is known is dropped here.
 #ifndef HOLDFAST_SCHEDULER_ENGINE_REPORTS_H_
 #define HOLDFAST_SCHEDULER_ENGINE_REPORTS_H_
 

@@ -8,10 +8,14 @@
 namespace holdfast::sched {
 namespace {
 
-CheckpointId IdOf(uint64_t job, const Point& point) { return {JobId{job}, point.attempt, point.step}; }
+CheckpointId IdOf(uint64_t job, const Point& point) {
+  return {JobId{job}, point.attempt, point.step};
+}
 
-// Goes out only once the transaction is durable: a commit order before the commit point could outlive a crash that undoes it.
-void AddOrder(Cycle& c, uint64_t job, const std::string& node, const Point& point, const std::string& record, bool abort) {
+// Goes out only once the transaction is durable: a commit order before the commit point could
+// outlive a crash that undoes it.
+void AddOrder(Cycle& c, uint64_t job, const std::string& node, const Point& point,
+              const std::string& record, bool abort) {
   Facts* facts = &c.facts;
   v1::CommitOrder order;
   order.set_job(job);
@@ -43,7 +47,8 @@ void AbsorbOne(Cycle& c, const std::string& node, const v1::PreparedSave& save) 
   const records::JobRecord* job = c.txn.FindJob(save.job());
   const Point point{save.attempt(), save.step()};
   if (job == nullptr || point.attempt == 0 || point.attempt > job->last_run_attempt()) return;
-  if (c.txn.FindCheckpoint(save.job(), point) != nullptr || point.attempt < job->last_run_attempt()) {
+  if (c.txn.FindCheckpoint(save.job(), point) != nullptr ||
+      point.attempt < job->last_run_attempt()) {
     Answer(c, save.job(), node, point);
     return;
   }
@@ -54,14 +59,16 @@ void AbsorbOne(Cycle& c, const std::string& node, const v1::PreparedSave& save) 
     return;
   }
   std::string reason;
-  const auto added = facts.saves.Add(save.job(), point, save.rank(), node, save.manifest(), &reason);
+  const auto added =
+      facts.saves.Add(save.job(), point, save.rank(), node, save.manifest(), &reason);
   if (added == PreparedSets::Added::kNew) c.dirty_nodes.insert(node);
   if (added == PreparedSets::Added::kRefused && !save.manifest().empty()) {
     facts.saves.AddError(point, save.rank(), node, reason, v1::STORAGE);
   }
 }
 
-// Orders that the level shows as carried out. The first level after an order may have been on its way before it.
+// Orders that the level shows as carried out. The first level after an order may have been on its
+// way before it.
 void SettleOrders(Cycle& c, uint64_t job, const std::string& node, const std::set<Point>& listed) {
   constexpr int kLevelsWithoutWord = 4;
   JobFacts& facts = c.job_facts(job);
@@ -71,16 +78,19 @@ void SettleOrders(Cycle& c, uint64_t job, const std::string& node, const std::se
   std::erase_if(orders->second, [&](const auto& entry) {
     const auto& [point, pending] = entry;
     if (listed.count(point) || !pending.delivered || pending.levels_since == 0) return false;
-    const bool written = !pending.order.abort() && on_node.known && on_node.commits_written >= point.step;
+    const bool written =
+        !pending.order.abort() && on_node.known && on_node.commits_written >= point.step;
     if (written) facts.written.insert(point);
-    const bool done = written || (pending.order.abort() && pending.levels_since >= 2) || pending.levels_since >= kLevelsWithoutWord;
+    const bool done = written || (pending.order.abort() && pending.levels_since >= 2) ||
+                      pending.levels_since >= kLevelsWithoutWord;
     if (done) c.dirty_nodes.insert(node);
     return done;
   });
   if (orders->second.empty()) facts.orders.erase(orders);
 }
 
-void RecordOutcome(Cycle& c, const records::JobRecord& job, const Point& point, const OpenSave& save, records::CheckpointRecord record) {
+void RecordOutcome(Cycle& c, const records::JobRecord& job, const Point& point,
+                   const OpenSave& save, records::CheckpointRecord record) {
   record.mutable_ref()->set_job(job.status().id());
   record.mutable_ref()->set_attempt(point.attempt);
   record.mutable_ref()->set_step(point.step);
@@ -89,7 +99,8 @@ void RecordOutcome(Cycle& c, const records::JobRecord& job, const Point& point, 
   c.txn.PutCheckpoint(record);
 }
 
-void Abort(Cycle& c, uint64_t id, const Point& point, const OpenSave& save, const std::string& why) {
+void Abort(Cycle& c, uint64_t id, const Point& point, const OpenSave& save,
+           const std::string& why) {
   records::JobRecord* job = c.txn.MutableJob(id);
   records::CheckpointRecord record;
   record.set_aborted(true);
@@ -124,14 +135,18 @@ void Commit(Cycle& c, uint64_t id, const Point& point, const OpenSave& save) {
   newest->set_job(id);
   newest->set_attempt(point.attempt);
   newest->set_step(point.step);
-  AddJobEvent(c, *job, "checkpoint.committed", absl::StrCat(ToString(IdOf(id, point)), ", ", joined->total_bytes, " bytes in ", job->store()));
-  for (const std::string& node : save.nodes) AddOrder(c, id, node, point, record.record(), /*abort=*/false);
+  AddJobEvent(c, *job, "checkpoint.committed",
+              absl::StrCat(ToString(IdOf(id, point)), ", ", joined->total_bytes, " bytes in ",
+                           job->store()));
+  for (const std::string& node : save.nodes)
+    AddOrder(c, id, node, point, record.record(), /*abort=*/false);
   MarkDirty(c, *job);
 }
 
 }  // namespace
 
-void AbsorbPrepared(Cycle& c, const std::string& node, const google::protobuf::RepeatedPtrField<v1::PreparedSave>& prepared,
+void AbsorbPrepared(Cycle& c, const std::string& node,
+                    const google::protobuf::RepeatedPtrField<v1::PreparedSave>& prepared,
                     bool whole_level) {
   std::map<uint64_t, std::set<Point>> listed;
   for (const auto& save : prepared) {
@@ -156,8 +171,10 @@ void SettleSaves(Cycle& c, uint64_t id) {
     if (!save.error.empty()) {
       settled.push_back(point);
       Abort(c, id, point, save, save.error);
-      const v1::FaultClass error_class = save.error_class == v1::SILENT_CORRUPTION ? v1::SILENT_CORRUPTION : v1::STORAGE;
-      AddSideIncident(c, id, error_class, *save.nodes.begin(), absl::StrCat("the save of step ", point.step, " failed: ", save.error));
+      const v1::FaultClass error_class =
+          save.error_class == v1::SILENT_CORRUPTION ? v1::SILENT_CORRUPTION : v1::STORAGE;
+      AddSideIncident(c, id, error_class, *save.nodes.begin(),
+                      absl::StrCat("the save of step ", point.step, " failed: ", save.error));
     } else if (facts.saves.IsWhole(point, world)) {
       settled.push_back(point);
       Commit(c, id, point, save);
@@ -175,7 +192,8 @@ void AbortOpenSaves(Cycle& c, uint64_t id, const std::string& why) {
   for (const auto& [point, save] : facts.saves.open()) {
     // Settled in this very transaction, or never begun by any rank.
     if (c.txn.FindCheckpoint(id, point) != nullptr) continue;
-    Abort(c, id, point, save, absl::StrCat(why, "; ", save.manifests.size(), " rank(s) had prepared it"));
+    Abort(c, id, point, save,
+          absl::StrCat(why, "; ", save.manifests.size(), " rank(s) had prepared it"));
   }
   Facts* all = &c.facts;
   c.txn.AfterCommit([all, id] { all->jobs[id].saves.Clear(); });

@@ -6,7 +6,8 @@
 namespace holdfast::sched {
 
 grpc::Status Beat(CoreLock* core, const v1::BeatRequest& request, v1::BeatResponse* response) {
-  absl::StatusOr<v1::BeatResponse> result = core->With([&](Engine& engine, Now now) { return engine.Beat(request, now); });
+  absl::StatusOr<v1::BeatResponse> result =
+      core->With([&](Engine& engine, Now now) { return engine.Beat(request, now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

@@ -5,8 +5,10 @@
 
 namespace holdfast::sched {
 
-grpc::Status CancelJob(CoreLock* core, const v1::CancelJobRequest& request, v1::JobStatus* response) {
-  absl::StatusOr<v1::JobStatus> result = core->With([&](Engine& engine, Now now) { return engine.CancelJob(request, now); });
+grpc::Status CancelJob(CoreLock* core, const v1::CancelJobRequest& request,
+                       v1::JobStatus* response) {
+  absl::StatusOr<v1::JobStatus> result =
+      core->With([&](Engine& engine, Now now) { return engine.CancelJob(request, now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

@@ -5,8 +5,10 @@
 
 namespace holdfast::sched {
 
-grpc::Status ConfirmNodeDead(CoreLock* core, const v1::ConfirmNodeDeadRequest& request, v1::NodeStatus* response) {
-  absl::StatusOr<v1::NodeStatus> result = core->With([&](Engine& engine, Now now) { return engine.ConfirmNodeDead(request, now); });
+grpc::Status ConfirmNodeDead(CoreLock* core, const v1::ConfirmNodeDeadRequest& request,
+                             v1::NodeStatus* response) {
+  absl::StatusOr<v1::NodeStatus> result =
+      core->With([&](Engine& engine, Now now) { return engine.ConfirmNodeDead(request, now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

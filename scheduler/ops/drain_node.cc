@@ -5,8 +5,10 @@
 
 namespace holdfast::sched {
 
-grpc::Status DrainNode(CoreLock* core, const v1::DrainNodeRequest& request, v1::NodeStatus* response) {
-  absl::StatusOr<v1::NodeStatus> result = core->With([&](Engine& engine, Now now) { return engine.DrainNode(request, now); });
+grpc::Status DrainNode(CoreLock* core, const v1::DrainNodeRequest& request,
+                       v1::NodeStatus* response) {
+  absl::StatusOr<v1::NodeStatus> result =
+      core->With([&](Engine& engine, Now now) { return engine.DrainNode(request, now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

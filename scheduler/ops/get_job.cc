@@ -6,7 +6,8 @@
 namespace holdfast::sched {
 
 grpc::Status GetJob(CoreLock* core, const v1::GetJobRequest& request, v1::JobStatus* response) {
-  absl::StatusOr<v1::JobStatus> result = core->With([&](Engine& engine, Now now) { return engine.GetJob(request.job(), now); });
+  absl::StatusOr<v1::JobStatus> result =
+      core->With([&](Engine& engine, Now now) { return engine.GetJob(request.job(), now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status ListCheckpoints(CoreLock* core, const v1::ListCheckpointsRequest& request, v1::ListCheckpointsResponse* response);
+grpc::Status ListCheckpoints(CoreLock* core, const v1::ListCheckpointsRequest& request,
+                             v1::ListCheckpointsResponse* response);
 
 }  // namespace holdfast::sched
 

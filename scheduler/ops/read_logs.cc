@@ -17,10 +17,10 @@ namespace holdfast::sched {
 namespace {
 
 constexpr size_t kQueuedChunksMax = 64;
-constexpr int64_t kReadDeadlineMs = 60'000;          // of one call without follow
-constexpr int64_t kFollowDeadlineMs = 3'600'000;     // then it is resumed by offset
+constexpr int64_t kReadDeadlineMs = 60'000;       // of one call without follow
+constexpr int64_t kFollowDeadlineMs = 3'600'000;  // then it is resumed by offset
 constexpr int64_t kRetryMs = 300;
-constexpr int kTriesMax = 5;                         // in a row, without a byte
+constexpr int kTriesMax = 5;  // in a row, without a byte
 constexpr int64_t kLookMs = 200;
 
 // What the state says about a job, at one moment.
@@ -66,12 +66,14 @@ std::string NodeOf(const JobView& view, uint32_t rank) {
 
 class LogFan {
  public:
-  LogFan(CoreLock* core, AgentChannels* channels, const v1::ReadLogsRequest& request, const JobView& view)
+  LogFan(CoreLock* core, AgentChannels* channels, const v1::ReadLogsRequest& request,
+         const JobView& view)
       : core_(core), channels_(channels), request_(request), name_(ToString(JobId{view.job})) {}
 
   void Start(const std::vector<uint32_t>& ranks, const JobView& view) {
     running_ = ranks.size();
-    for (const uint32_t rank : ranks) threads_.emplace_back([this, rank, view] { ReadRank(rank, view); });
+    for (const uint32_t rank : ranks)
+      threads_.emplace_back([this, rank, view] { ReadRank(rank, view); });
   }
 
   // The next chunk, false when all ranks are through. An empty chunk: nothing came for a while.
@@ -104,8 +106,8 @@ class LogFan {
 
  private:
   struct Outcome {
-    bool ended = false;        // the agent said that this log is complete
-    bool final = false;        // no use to try again
+    bool ended = false;  // the agent said that this log is complete
+    bool final = false;  // no use to try again
     bool progress = false;
     std::string problem;
   };
@@ -130,10 +132,12 @@ class LogFan {
     return !stop_;
   }
 
-  Outcome ReadOnce(const std::string& address, uint32_t rank, uint64_t job, uint64_t attempt, int64_t tail, uint64_t* offset) {
+  Outcome ReadOnce(const std::string& address, uint32_t rank, uint64_t job, uint64_t attempt,
+                   int64_t tail, uint64_t* offset) {
     Outcome outcome;
     grpc::ClientContext call;
-    proto::PrepareContext(&call, request_.follow() ? kFollowDeadlineMs : kReadDeadlineMs, /*wait_for_ready=*/false);
+    proto::PrepareContext(&call, request_.follow() ? kFollowDeadlineMs : kReadDeadlineMs,
+                          /*wait_for_ready=*/false);
     {
       MutexLock lock(mutex_);
       if (stop_) return outcome;
@@ -166,18 +170,22 @@ class LogFan {
     calls_.erase(&call);
     if (outcome.ended) return outcome;
     outcome.final = status.error_code() == grpc::StatusCode::NOT_FOUND;
-    outcome.problem = status.ok() ? "the agent ended the log without saying so" : status.error_message();
+    outcome.problem =
+        status.ok() ? "the agent ended the log without saying so" : status.error_message();
     return outcome;
   }
 
-  // One attempt of one rank, through breaks of the connection. Returns what is missing, empty when nothing.
-  std::string ReadAttempt(uint32_t rank, const JobView& start, uint64_t attempt, int64_t tail, uint64_t offset) {
+  // One attempt of one rank, through breaks of the connection. Returns what is missing, empty when
+  // nothing.
+  std::string ReadAttempt(uint32_t rank, const JobView& start, uint64_t attempt, int64_t tail,
+                          uint64_t offset) {
     JobView view = start;
     int tries = 0;
     while (!Stopped()) {
       const std::string node = NodeOf(view, rank);
       const auto address = view.addresses.find(node);
-      if (address == view.addresses.end()) return absl::StrCat("rank ", rank, " has no node any more");
+      if (address == view.addresses.end())
+        return absl::StrCat("rank ", rank, " has no node any more");
       const Outcome outcome = ReadOnce(address->second, rank, view.job, attempt, tail, &offset);
       if (outcome.ended) return "";
       if (outcome.final) return absl::StrCat("rank ", rank, " on ", node, ": ", outcome.problem);
@@ -240,28 +248,37 @@ class LogFan {
   std::vector<std::thread> threads_;
 };
 
-absl::StatusOr<std::vector<uint32_t>> WantedRanks(const v1::ReadLogsRequest& request, const JobView& view) {
+absl::StatusOr<std::vector<uint32_t>> WantedRanks(const v1::ReadLogsRequest& request,
+                                                  const JobView& view) {
   std::vector<uint32_t> ranks;
   for (const auto& node : view.placement.nodes()) {
     if (!request.node().empty() && node.node() != request.node()) continue;
     for (const auto& rank : node.ranks()) {
-      const bool wanted = request.ranks().empty() || std::count(request.ranks().begin(), request.ranks().end(), rank.rank()) > 0;
+      const bool wanted =
+          request.ranks().empty() ||
+          std::count(request.ranks().begin(), request.ranks().end(), rank.rank()) > 0;
       if (wanted) ranks.push_back(rank.rank());
     }
   }
-  if (request.since_wall_ns() != 0) return absl::InvalidArgumentError("since_wall_ns: lines of a log carry no time; use tail_lines");
+  if (request.since_wall_ns() != 0)
+    return absl::InvalidArgumentError(
+        "since_wall_ns: lines of a log carry no time; use tail_lines");
   if (request.attempt() > view.attempt) {
-    return absl::NotFoundError(absl::StrCat("attempt: ", request.attempt(), " has not run; the newest is ", view.attempt));
+    return absl::NotFoundError(
+        absl::StrCat("attempt: ", request.attempt(), " has not run; the newest is ", view.attempt));
   }
-  if (ranks.empty() && view.attempt > 0) return absl::NotFoundError("no rank of the job matches ranks and node");
+  if (ranks.empty() && view.attempt > 0)
+    return absl::NotFoundError("no rank of the job matches ranks and node");
   if (ranks.size() > kLogRanksMax) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks: ", ranks.size(), " logs at once, at most ", kLogRanksMax, "; name some ranks"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ranks: ", ranks.size(), " logs at once, at most ", kLogRanksMax, "; name some ranks"));
   }
   return ranks;
 }
 
 // A job that has not run yet: a follower waits for its first attempt.
-absl::StatusOr<JobView> WaitForStart(CoreLock* core, grpc::ServerContext* context, const v1::ReadLogsRequest& request, JobView view) {
+absl::StatusOr<JobView> WaitForStart(CoreLock* core, grpc::ServerContext* context,
+                                     const v1::ReadLogsRequest& request, JobView view) {
   while (request.follow() && view.attempt == 0 && !view.ended) {
     if (context->IsCancelled()) return absl::CancelledError("the reader is gone");
     if (core->event_bell().stopping()) return absl::UnavailableError("the scheduler is stopping");
@@ -273,7 +290,8 @@ absl::StatusOr<JobView> WaitForStart(CoreLock* core, grpc::ServerContext* contex
 
 }  // namespace
 
-grpc::Status ReadLogs(CoreLock* core, AgentChannels* channels, grpc::ServerContext* context, const v1::ReadLogsRequest& request,
+grpc::Status ReadLogs(CoreLock* core, AgentChannels* channels, grpc::ServerContext* context,
+                      const v1::ReadLogsRequest& request,
                       grpc::ServerWriter<v1::LogChunk>* writer) {
   absl::StatusOr<JobView> view = Look(core, request.job());
   if (view.ok()) view = WaitForStart(core, context, request, *view);
@@ -289,7 +307,8 @@ grpc::Status ReadLogs(CoreLock* core, AgentChannels* channels, grpc::ServerConte
   }
   fan.Stop();
   if (gone) return {grpc::StatusCode::CANCELLED, "the reader is gone"};
-  if (core->event_bell().stopping()) return {grpc::StatusCode::UNAVAILABLE, "the scheduler is stopping"};
+  if (core->event_bell().stopping())
+    return {grpc::StatusCode::UNAVAILABLE, "the scheduler is stopping"};
   const absl::StatusOr<JobView> last = Look(core, ToString(JobId{view->job}));
   chunk.Clear();
   chunk.set_end(true);
@@ -297,7 +316,8 @@ grpc::Status ReadLogs(CoreLock* core, AgentChannels* channels, grpc::ServerConte
   if (!problems.empty()) {
     chunk.set_end_reason(absl::StrCat("truncated: ", problems));
   } else {
-    chunk.set_end_reason(last.ok() && last->ended ? absl::StrCat("job ", last->state) : "end of what is there");
+    chunk.set_end_reason(last.ok() && last->ended ? absl::StrCat("job ", last->state)
+                                                  : "end of what is there");
   }
   writer->Write(chunk);
   return grpc::Status::OK;

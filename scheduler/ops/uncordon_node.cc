@@ -5,8 +5,10 @@
 
 namespace holdfast::sched {
 
-grpc::Status UncordonNode(CoreLock* core, const v1::UncordonNodeRequest& request, v1::NodeStatus* response) {
-  absl::StatusOr<v1::NodeStatus> result = core->With([&](Engine& engine, Now now) { return engine.UncordonNode(request, now); });
+grpc::Status UncordonNode(CoreLock* core, const v1::UncordonNodeRequest& request,
+                          v1::NodeStatus* response) {
+  absl::StatusOr<v1::NodeStatus> result =
+      core->With([&](Engine& engine, Now now) { return engine.UncordonNode(request, now); });
   if (!result.ok()) return proto::ToGrpc(result.status());
   *response = *std::move(result);
   return grpc::Status::OK;

@@ -8,11 +8,13 @@
 namespace holdfast::sched {
 namespace {
 
-constexpr int64_t kLookMs = 500;  // how soon a stream whose reader is gone is noticed when nothing changes
+constexpr int64_t kLookMs =
+    500;  // how soon a stream whose reader is gone is noticed when nothing changes
 
 }  // namespace
 
-grpc::Status WatchDesired(CoreLock* core, grpc::ServerContext* context, const v1::WatchDesiredRequest& request,
+grpc::Status WatchDesired(CoreLock* core, grpc::ServerContext* context,
+                          const v1::WatchDesiredRequest& request,
                           grpc::ServerWriter<v1::DesiredState>* writer) {
   DesiredPublisher& publisher = core->publisher();
   const std::string& node = request.node();
@@ -26,7 +28,8 @@ grpc::Status WatchDesired(CoreLock* core, grpc::ServerContext* context, const v1
   std::string last_sent;
   while (!context->IsCancelled()) {
     if (publisher.stopping()) return {grpc::StatusCode::UNAVAILABLE, "the scheduler is stopping"};
-    if (!publisher.IsNewestStream(node, stream)) return {grpc::StatusCode::ABORTED, "a newer stream of this node took over"};
+    if (!publisher.IsNewestStream(node, stream))
+      return {grpc::StatusCode::ABORTED, "a newer stream of this node took over"};
     if (!publisher.Wait(node, &seen, kLookMs)) continue;
     v1::DesiredState desired;
     const absl::Status status = core->With([&](Engine& engine, Now) {

@@ -13,11 +13,13 @@ constexpr int64_t kLookMs = 500;
 
 }  // namespace
 
-grpc::Status WatchEvents(CoreLock* core, grpc::ServerContext* context, const v1::WatchEventsRequest& request,
+grpc::Status WatchEvents(CoreLock* core, grpc::ServerContext* context,
+                         const v1::WatchEventsRequest& request,
                          grpc::ServerWriter<v1::Event>* writer) {
   uint64_t job = 0;
   if (!request.job().empty()) {
-    const absl::StatusOr<uint64_t> id = core->With([&](Engine& engine, Now) { return engine.ResolveJob(request.job()); });
+    const absl::StatusOr<uint64_t> id =
+        core->With([&](Engine& engine, Now) { return engine.ResolveJob(request.job()); });
     if (!id.ok()) return proto::ToGrpc(id.status());
     job = *id;
   }
@@ -34,7 +36,8 @@ grpc::Status WatchEvents(CoreLock* core, grpc::ServerContext* context, const v1:
     if (events->size() == kBatchEvents) continue;
     after = std::max(after, newest);
     if (!request.follow()) return grpc::Status::OK;
-    if (core->event_bell().stopping()) return {grpc::StatusCode::UNAVAILABLE, "the scheduler is stopping"};
+    if (core->event_bell().stopping())
+      return {grpc::StatusCode::UNAVAILABLE, "the scheduler is stopping"};
     core->event_bell().WaitAfter(after, kLookMs);
   }
   return {grpc::StatusCode::CANCELLED, "the watcher is gone"};

@@ -52,11 +52,13 @@ absl::StatusOr<std::optional<std::string>> MemoryStore::Get(std::string_view key
   return std::optional<std::string>(it->second);
 }
 
-absl::Status MemoryStore::Scan(std::string_view prefix, std::string_view after,
-                               const std::function<bool(std::string_view, std::string_view)>& visit) const {
+absl::Status MemoryStore::Scan(
+    std::string_view prefix, std::string_view after,
+    const std::function<bool(std::string_view, std::string_view)>& visit) const {
   MutexLock lock(mutex_);
   if (dead_) return absl::UnavailableError("the store is dead");
-  auto it = after.empty() ? content_->records.lower_bound(std::string(prefix)) : content_->records.upper_bound(std::string(after));
+  auto it = after.empty() ? content_->records.lower_bound(std::string(prefix))
+                          : content_->records.upper_bound(std::string(after));
   for (; it != content_->records.end() && it->first.compare(0, prefix.size(), prefix) == 0; ++it) {
     if (!visit(it->first, it->second)) break;
   }

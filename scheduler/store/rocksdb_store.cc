@@ -33,7 +33,8 @@ std::string_view FromSlice(const rocksdb::Slice& s) { return {s.data(), s.size()
 
 class RocksDbStore final : public StateStore {
  public:
-  RocksDbStore(std::unique_ptr<rocksdb::DB> db, std::string directory) : db_(std::move(db)), directory_(std::move(directory)) {}
+  RocksDbStore(std::unique_ptr<rocksdb::DB> db, std::string directory)
+      : db_(std::move(db)), directory_(std::move(directory)) {}
 
   absl::Status Identify() {
     std::string identity;
@@ -46,8 +47,9 @@ class RocksDbStore final : public StateStore {
       return absl::DataLossError(absl::StrCat(directory_, ": the identity record is damaged"));
     }
     if (version > kStoreVersion) {
-      return absl::FailedPreconditionError(absl::StrCat(directory_, " has store version ", version, ", this scheduler reads up to ",
-                                                        kStoreVersion, "; start the newer version of holdfast-scheduler"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(directory_, " has store version ", version, ", this scheduler reads up to ",
+                       kStoreVersion, "; start the newer version of holdfast-scheduler"));
     }
     SetUuid(identity.substr(space + 1));
     return absl::OkStatus();
@@ -60,7 +62,8 @@ class RocksDbStore final : public StateStore {
     for (const auto& [key, value] : batch.puts) {
       HF_RETURN_IF_ERROR(FromRocks(write.Put(prefix_ + key, value), directory_));
     }
-    for (const std::string& key : batch.deletes) HF_RETURN_IF_ERROR(FromRocks(write.Delete(prefix_ + key), directory_));
+    for (const std::string& key : batch.deletes)
+      HF_RETURN_IF_ERROR(FromRocks(write.Delete(prefix_ + key), directory_));
     rocksdb::WriteOptions options;
     options.sync = true;
     return FromRocks(db_->Write(options, &write), absl::StrCat("write to ", directory_));
@@ -68,14 +71,17 @@ class RocksDbStore final : public StateStore {
 
   absl::StatusOr<std::optional<std::string>> Get(std::string_view key) const override {
     std::string value;
-    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), prefix_ + std::string(key), &value);
+    const rocksdb::Status status =
+        db_->Get(rocksdb::ReadOptions(), prefix_ + std::string(key), &value);
     if (status.IsNotFound()) return std::optional<std::string>();
-    HF_RETURN_IF_ERROR(FromRocks(status, absl::StrCat("read ", std::string(key), " of ", directory_)));
+    HF_RETURN_IF_ERROR(
+        FromRocks(status, absl::StrCat("read ", std::string(key), " of ", directory_)));
     return std::optional<std::string>(std::move(value));
   }
 
-  absl::Status Scan(std::string_view prefix, std::string_view after,
-                    const std::function<bool(std::string_view, std::string_view)>& visit) const override {
+  absl::Status Scan(
+      std::string_view prefix, std::string_view after,
+      const std::function<bool(std::string_view, std::string_view)>& visit) const override {
     const std::string full_prefix = prefix_ + std::string(prefix);
     const std::string start = after.empty() ? full_prefix : prefix_ + std::string(after);
     std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
@@ -92,11 +98,14 @@ class RocksDbStore final : public StateStore {
   absl::Status Create() {
     std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
     it->SeekToFirst();
-    if (it->Valid()) return absl::DataLossError(absl::StrCat(directory_, " is a database, but not a scheduler's state"));
+    if (it->Valid())
+      return absl::DataLossError(
+          absl::StrCat(directory_, " is a database, but not a scheduler's state"));
     const std::string uuid = NewStateUuid();
     rocksdb::WriteOptions options;
     options.sync = true;
-    HF_RETURN_IF_ERROR(FromRocks(db_->Put(options, kIdentityKey, absl::StrCat(kStoreVersion, " ", uuid)), directory_));
+    HF_RETURN_IF_ERROR(FromRocks(
+        db_->Put(options, kIdentityKey, absl::StrCat(kStoreVersion, " ", uuid)), directory_));
     SetUuid(uuid);
     return absl::OkStatus();
   }
@@ -122,7 +131,8 @@ absl::StatusOr<std::unique_ptr<StateStore>> OpenRocksDbStore(const std::string& 
   options.paranoid_checks = true;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   rocksdb::DB* raw = nullptr;
-  HF_RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(options, directory, &raw), absl::StrCat("open the state in ", directory)));
+  HF_RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(options, directory, &raw),
+                               absl::StrCat("open the state in ", directory)));
   auto store = std::make_unique<RocksDbStore>(std::unique_ptr<rocksdb::DB>(raw), directory);
   HF_RETURN_IF_ERROR(store->Identify());
   return std::unique_ptr<StateStore>(std::move(store));

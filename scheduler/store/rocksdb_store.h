@@ -11,8 +11,9 @@
 
 namespace holdfast::sched {
 
-// Opens or creates the database directory. Errors name the directory: DATA_LOSS when it is damaged or holds no state of ours,
-// FAILED_PRECONDITION when a newer version wrote it, UNAVAILABLE when another process has it open.
+// Opens or creates the database directory. Errors name the directory: DATA_LOSS when it is damaged
+// or holds no state of ours, FAILED_PRECONDITION when a newer version wrote it, UNAVAILABLE when
+// another process has it open.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenRocksDbStore(const std::string& directory);
 
 }  // namespace holdfast::sched

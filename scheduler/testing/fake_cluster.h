@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole cluster in one thread: the shipping engine, a store in memory, a clock that moves when told, and nodes that behave like
-// agents (they follow desired states, run "ranks", report edges and levels). After every turn the invariants below are checked.
+// A whole cluster in one thread: the shipping engine, a store in memory, a clock that moves when
+// told, and nodes that behave like agents (they follow desired states, run "ranks", report edges
+// and levels). After every turn the invariants below are checked.
 //
-// Fault model: ranks end, stop or vanish; nodes go silent with or without their ranks and come back; the store dies at a given
-// write and the scheduler is rebuilt from what was stored; reports arrive late. Not covered: reordering within one agent's stream.
+// Fault model: ranks end, stop or vanish; nodes go silent with or without their ranks and come
+// back; the store dies at a given write and the scheduler is rebuilt from what was stored; reports
+// arrive late. Not covered: reordering within one agent's stream.
 #ifndef HOLDFAST_SCHEDULER_TESTING_FAKE_CLUSTER_H_
 #define HOLDFAST_SCHEDULER_TESTING_FAKE_CLUSTER_H_
 
@@ -48,7 +50,8 @@ class FakeNode {
   v1::RegisterNodeRequest Registration(int64_t now_ns) const;
   v1::BeatRequest Beat(int64_t now_ns);
   v1::NodeReport Report(int64_t now_ns) const;
-  // Carries out what is wanted; returns the edges. `obey_stops` false: the ranks do not die (D state).
+  // Carries out what is wanted; returns the edges. `obey_stops` false: the ranks do not die (D
+  // state).
   v1::ReportEventsRequest Apply(const v1::DesiredState& desired, int64_t now_ns);
   v1::RankEvent Event(v1::RankEvent::Kind kind, uint64_t job, uint32_t rank, int64_t now_ns) const;
   v1::ReportEventsRequest Request() const;
@@ -61,10 +64,10 @@ class FakeNode {
   std::map<uint64_t, std::vector<std::pair<v1::DesiredPhase, v1::StopKind>>> orders_seen;  // by job
   std::string boot_id = "boot-1";
   uint64_t epoch = 1;
-  bool up = true;            // the agent runs and reaches the scheduler
-  bool start_ranks = true;   // false: RUN is not carried out yet
+  bool up = true;           // the agent runs and reaches the scheduler
+  bool start_ranks = true;  // false: RUN is not carried out yet
   bool obey_stops = true;
-  bool hello = true;         // ranks use the recorder
+  bool hello = true;  // ranks use the recorder
 
  private:
   v1::RankReport RankOf(uint64_t job, uint32_t rank, int64_t now_ns) const;
@@ -74,7 +77,8 @@ class FakeNode {
 };
 
 // A rank's manifest of a checkpoint with one tensor a rank. `digest` differs: replicas disagree.
-std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32_t world, uint64_t shared_digest = 7);
+std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32_t world,
+                         uint64_t shared_digest = 7);
 
 class FakeCluster {
  public:
@@ -87,7 +91,8 @@ class FakeCluster {
 
   // Delivers desired states and the edges they cause until nothing changes. Checks the invariants.
   void Pump();
-  // Time passes: ticks each 100 ms, beats each 500 ms of nodes that are up, probes answered by neighbours that are up.
+  // Time passes: ticks each 100 ms, beats each 500 ms of nodes that are up, probes answered by
+  // neighbours that are up.
   void Advance(int64_t ms);
   void Beat();
 
@@ -105,10 +110,11 @@ class FakeCluster {
   // Ranks of the running attempt do things; each reports at once.
   void Finish(uint64_t job, uint64_t step, bool snapshot, bool persist);
   void Prepare(uint64_t job, uint64_t step);
-  void PrepareRank(uint64_t job, const Point& point, uint32_t rank, const std::string& manifest, const std::string& error = "");
+  void PrepareRank(uint64_t job, const Point& point, uint32_t rank, const std::string& manifest,
+                   const std::string& error = "");
   void Exit(uint64_t job, uint32_t rank, int32_t code, const std::string& stderr_tail = "");
   void ExitAll(uint64_t job, int32_t code);
-  void Stop(uint64_t job, uint32_t rank);                 // SIGSTOP
+  void Stop(uint64_t job, uint32_t rank);  // SIGSTOP
   void LoseNode(const std::string& name, bool with_ranks);
   void ReturnNode(const std::string& name, bool new_boot);
   void Report(FakeNode& node, const v1::ReportEventsRequest& request);
@@ -131,7 +137,8 @@ class FakeCluster {
   std::map<std::string, FakeNode> nodes_;
   std::set<std::string> registered_;
   std::map<std::string, std::string> last_desired_;
-  std::map<std::pair<uint64_t, uint64_t>, std::string> run_as_;   // (job, attempt) -> placement and start point
+  std::map<std::pair<uint64_t, uint64_t>, std::string>
+      run_as_;  // (job, attempt) -> placement and start point
   std::map<uint64_t, uint64_t> newest_attempt_;
   std::map<uint64_t, v1::JobState> ended_;
   std::set<std::string> committed_;

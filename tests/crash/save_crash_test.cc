@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Crash enumeration of the save: the machine dies, or an operation fails, at every single operation of a save, with every kind of
-// loss of what was not synced. Afterwards the old checkpoint is there bit for bit, the new one is there bit for bit or not at all,
-// what was acknowledged is never lost, what is called prepared is whole, and a new save succeeds.
+// Crash enumeration of the save: the machine dies, or an operation fails, at every single operation
+// of a save, with every kind of loss of what was not synced. Afterwards the old checkpoint is there
+// bit for bit, the new one is there bit for bit or not at all, what was acknowledged is never lost,
+// what is called prepared is whole, and a new save succeeds.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -32,7 +34,9 @@ constexpr uint64_t kOldSeed = 1, kNewSeed = 2;
 const CheckpointId kOld{JobId{42}, 1, 10}, kNew{JobId{42}, 1, 20};
 const Cut kCut{2, 1};
 
-std::vector<TestTensor> Model() { return {{"w", rank::kF32, {48, 40}}, {"b", rank::kU8, {4099}}, {"s", rank::kF64, {}}}; }
+std::vector<TestTensor> Model() {
+  return {{"w", rank::kF32, {48, 40}}, {"b", rank::kU8, {4099}}, {"s", rank::kF64, {}}};
+}
 
 // What the caller of the store was told.
 struct Told {
@@ -45,7 +49,8 @@ Told SaveNew(Store* store) {
   Told told;
   std::vector<RankManifest> manifests;
   for (uint32_t rank = 0; rank < kCut.world_size(); ++rank) {
-    absl::StatusOr<RankManifest> manifest = testing::SaveRank(store, kNew, kNewSeed, Model(), kCut, rank);
+    absl::StatusOr<RankManifest> manifest =
+        testing::SaveRank(store, kNew, kNewSeed, Model(), kCut, rank);
     if (!manifest.ok()) {
       told.failed = true;
       return told;
@@ -74,7 +79,8 @@ struct Scene {
 };
 
 void ExpectWhole(Store* store, const CheckpointId& id, uint64_t seed) {
-  const absl::Status verified = store->Verify(id, nullptr), same = testing::CheckAll(store, id, seed, Model());
+  const absl::Status verified = store->Verify(id, nullptr),
+                     same = testing::CheckAll(store, id, seed, Model());
   EXPECT_TRUE(verified.ok()) << ToString(id) << ": " << verified;
   EXPECT_TRUE(same.ok()) << ToString(id) << ": " << same;
 }
@@ -91,10 +97,12 @@ void ExpectPreparedIsTrue(Scene& s, const Told& told) {
     const absl::Status whole = (*pack)->VerifyAll(nullptr);
     EXPECT_TRUE(whole.ok()) << whole;
   }
-  for (const uint32_t rank : told.prepared) EXPECT_EQ(listed.count(rank), 1u) << "rank " << rank << " was acknowledged and lost";
+  for (const uint32_t rank : told.prepared)
+    EXPECT_EQ(listed.count(rank), 1u) << "rank " << rank << " was acknowledged and lost";
 }
 
-// The state of the store after a save that met a fault. `with_old`: the old checkpoint was committed before.
+// The state of the store after a save that met a fault. `with_old`: the old checkpoint was
+// committed before.
 void ExpectConsistent(Scene& s, const Told& told, bool with_old) {
   ASSERT_NE(s.store, nullptr);
   if (with_old) ExpectWhole(s.store.get(), kOld, kOldSeed);
@@ -133,7 +141,8 @@ void ExpectNextSaveWorks(Scene& s, bool clean_first, bool with_old) {
   if (with_old) ExpectWhole(s.store.get(), kOld, kOldSeed);
 }
 
-constexpr Loss kLosses[] = {Loss::kAll, Loss::kKeepNames, Loss::kNothing, Loss::kRandom, Loss::kRandom, Loss::kRandom};
+constexpr Loss kLosses[] = {Loss::kAll,    Loss::kKeepNames, Loss::kNothing,
+                            Loss::kRandom, Loss::kRandom,    Loss::kRandom};
 
 uint64_t OperationsOfASave() {
   Scene s;
@@ -150,8 +159,9 @@ TEST(SaveCrashTest, AtEveryOperationWithEveryLoss) {
   for (uint64_t at = 1; at <= operations; ++at) {
     for (const Fault fault : {Fault::kCrash, Fault::kCrashAfter}) {
       for (const Loss loss : kLosses) {
-        SCOPED_TRACE(::testing::Message() << "operation " << at << " of " << operations << ", fault " << static_cast<int>(fault)
-                                          << ", loss " << static_cast<int>(loss) << ", seed " << seed);
+        SCOPED_TRACE(::testing::Message() << "operation " << at << " of " << operations
+                                          << ", fault " << static_cast<int>(fault) << ", loss "
+                                          << static_cast<int>(loss) << ", seed " << seed);
         Scene s;
         ASSERT_TRUE(s.SaveOld());
         s.fs.Plan(at, fault);
@@ -166,7 +176,8 @@ TEST(SaveCrashTest, AtEveryOperationWithEveryLoss) {
       }
     }
   }
-  EXPECT_GT(committed_unacknowledged, 0u) << "some crashes come after the commit point: the enumeration must reach them";
+  EXPECT_GT(committed_unacknowledged, 0u)
+      << "some crashes come after the commit point: the enumeration must reach them";
 }
 
 TEST(SaveCrashTest, AtEveryOperationOfTheFirstSaveIntoANewStore) {
@@ -175,7 +186,8 @@ TEST(SaveCrashTest, AtEveryOperationOfTheFirstSaveIntoANewStore) {
   for (uint64_t at = 1; !finished; ++at) {
     ASSERT_LT(at, 200u);
     for (const Loss loss : kLosses) {
-      SCOPED_TRACE(::testing::Message() << "operation " << at << ", loss " << static_cast<int>(loss) << ", seed " << seed);
+      SCOPED_TRACE(::testing::Message() << "operation " << at << ", loss " << static_cast<int>(loss)
+                                        << ", seed " << seed);
       Scene s;
       s.store.reset();
       for (const std::string& file : s.fs.AllFiles()) ASSERT_TRUE(s.fs.Remove(file).ok());
@@ -200,7 +212,8 @@ TEST(SaveErrorTest, AtEveryOperation) {
   uint64_t failures = 0;
   for (uint64_t at = 1; at <= operations; ++at) {
     for (const Fault fault : {Fault::kEio, Fault::kEnospc}) {
-      SCOPED_TRACE(::testing::Message() << "operation " << at << " of " << operations << ", fault " << static_cast<int>(fault));
+      SCOPED_TRACE(::testing::Message() << "operation " << at << " of " << operations << ", fault "
+                                        << static_cast<int>(fault));
       Scene s;
       ASSERT_TRUE(s.SaveOld());
       s.fs.Plan(at, fault);
@@ -229,7 +242,8 @@ TEST(RemoveCrashTest, AtEveryOperation) {
   for (uint64_t at = 1; !finished; ++at) {
     ASSERT_LT(at, 100u);
     for (const Loss loss : kLosses) {
-      SCOPED_TRACE(::testing::Message() << "operation " << at << ", loss " << static_cast<int>(loss) << ", seed " << seed);
+      SCOPED_TRACE(::testing::Message() << "operation " << at << ", loss " << static_cast<int>(loss)
+                                        << ", seed " << seed);
       Scene s;
       ASSERT_TRUE(s.SaveOld());
       for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -250,12 +264,44 @@ TEST(RemoveCrashTest, AtEveryOperation) {
   }
 }
 
-// The same on a real disk, with io_uring, by a process that kills itself at a named point. The process is started afresh: it reads
-// the point's name once.
+// The negative control: were any one of these syncs forgotten, an acknowledged checkpoint would be
+// lost, and the checks of these tests see it.
+TEST(SaveCrashTest, NoticesEachSyncThatIsForgotten) {
+  const std::string dir = "/s/" + CheckpointDirName(kNew), job_dir = "/s/jobs/j-42";
+  const std::vector<std::function<bool(const std::string&)>> forgotten = {
+      [](const std::string& path) { return path.find("rank-00001.pack") != std::string::npos; },
+      [](const std::string& path) { return path.find("COMMIT") != std::string::npos; },
+      [&](const std::string& path) { return path == dir; },
+      [&](const std::string& path) { return path == job_dir; },
+  };
+  for (size_t i = 0; i < forgotten.size(); ++i) {
+    Scene s;
+    ASSERT_TRUE(s.SaveOld());
+    s.fs.IgnoreSyncs(forgotten[i]);
+    ASSERT_TRUE(SaveNew(s.store.get()).committed);
+    s.fs.IgnoreSyncs(nullptr);
+    s.fs.Reboot(Loss::kAll, 1);
+    s.Reopen();
+    EXPECT_FALSE(s.store->Verify(kNew, nullptr).ok()) << "forgotten sync " << i;
+    ExpectWhole(s.store.get(), kOld, kOldSeed);
+  }
+  // The manifest's own sync matters to what is prepared.
+  Scene s;
+  ASSERT_TRUE(s.SaveOld());
+  s.fs.IgnoreSyncs(
+      [](const std::string& path) { return path.find(".manifest") != std::string::npos; });
+  ASSERT_TRUE(testing::SaveRank(s.store.get(), kNew, kNewSeed, Model(), kCut, 0).ok());
+  s.fs.Reboot(Loss::kAll, 1);
+  EXPECT_TRUE(s.store->ListPrepared(kNew.job)->empty());
+}
+
+// The same on a real disk, with io_uring, by a process that kills itself at a named point. The
+// process is started afresh: it reads the point's name once.
 void SaveAndDie(const std::string& root, const char* point) {
   ::setenv("HOLDFAST_KILL_POINT", point, 1);
   auto store = Store::Open(PosixFileSystem(), root, {});
-  const bool ok = store.ok() && testing::SaveAll(store->get(), kOld, kOldSeed, Model(), {1, 1}).ok();
+  const bool ok =
+      store.ok() && testing::SaveAll(store->get(), kOld, kOldSeed, Model(), {1, 1}).ok();
   std::_Exit(ok ? 0 : 1);
 }
 
@@ -263,9 +309,11 @@ TEST(SaveKillDeathTest, AtEveryNamedPoint) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   // A fixed name: the process that dies computes it again.
   const char* tmp = std::getenv("TMPDIR");
-  const std::string root = std::string(tmp != nullptr ? tmp : "/tmp") + "/holdfast-save-kill-" + std::to_string(::getuid());
-  for (const char* point : {"ckpt.pack.rename:before", "ckpt.pack.rename:after", "ckpt.manifest:before", "ckpt.manifest:after",
-                            "ckpt.commit:before", "ckpt.commit:after"}) {
+  const std::string root = std::string(tmp != nullptr ? tmp : "/tmp") + "/holdfast-save-kill-" +
+                           std::to_string(::getuid());
+  for (const char* point :
+       {"ckpt.pack.rename:before", "ckpt.pack.rename:after", "ckpt.manifest:before",
+        "ckpt.manifest:after", "ckpt.commit:before", "ckpt.commit:after"}) {
     SCOPED_TRACE(point);
     EXPECT_EXIT(SaveAndDie(root, point), ::testing::KilledBySignal(SIGKILL), "");
     auto store = Store::Open(PosixFileSystem(), root, {});
