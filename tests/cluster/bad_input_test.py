@@ -143,7 +143,7 @@ class Daemons(ClusterCase):
 
 
 class FullDisk(unittest.TestCase):
-    """A store on a file system of 2 MiB: every save that does not fit is reported, training goes on, nothing is DONE."""
+    """A store of 2 MiB: every save that does not fit is reported, training goes on, and no job is DONE without it."""
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
     def test_checkpoints_that_do_not_fit_are_reported_and_training_goes_on(self):
@@ -155,7 +155,7 @@ class FullDisk(unittest.TestCase):
         try:
             cluster.up()
             job = cluster.submit(test_rank_job(cluster, "long", steps=100 * STEPS, store=store))
-            cluster.wait_event(lambda e: store in e.get("text", "") and "make room" in e["text"], 60, "an error about room")
+            cluster.wait_event(lambda e: store in e.get("text", "") and "make room" in e["text"], 60, "an error")
             done = min(recorder.steps_done for recorder in cluster.recorders(job).values())
             cluster.wait_step(job, done + 10)
             self.assertEqual(cluster.describe(job).get("restarts", 0), 0)
