@@ -103,6 +103,11 @@ void FaultFileSystem::SetFreeBytes(uint64_t bytes) {
   free_bytes_ = bytes;
 }
 
+void FaultFileSystem::IgnoreSyncs(std::function<bool(const std::string& path)> which) {
+  MutexLock lock(mutex_);
+  ignored_syncs_ = std::move(which);
+}
+
 void FaultFileSystem::FailReads(const std::string& path) {
   MutexLock lock(mutex_);
   fail_reads_ = true;
@@ -230,7 +235,7 @@ absl::Status FaultFileSystem::SyncInode(const InodePtr& inode, uint64_t boot, co
   if (dead_) return status;
   inode->poisoned = !status.ok();
   HF_RETURN_IF_ERROR(status);
-  inode->durable_bytes = inode->bytes;
+  if (!ignored_syncs_ || !ignored_syncs_(path)) inode->durable_bytes = inode->bytes;
   return End("sync " + path);
 }
 
@@ -320,8 +325,10 @@ absl::Status FaultFileSystem::SyncDir(const std::string& path) {
   HF_RETURN_IF_ERROR(Begin("sync directory " + path));
   const InodePtr dir = Find(path);
   if (dir == nullptr || !dir->dir) return Missing("sync directory " + path);
-  dir->durable_entries = dir->entries;
-  dir->unsynced.clear();
+  if (!ignored_syncs_ || !ignored_syncs_(path)) {
+    dir->durable_entries = dir->entries;
+    dir->unsynced.clear();
+  }
   return End("sync directory " + path);
 }
 

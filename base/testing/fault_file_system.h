@@ -10,6 +10,7 @@
 #define HOLDFAST_BASE_TESTING_FAULT_FILE_SYSTEM_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,6 +48,10 @@ class FaultFileSystem final : public FileSystem {
   bool Dead() const;
   // The power comes back: open files are gone, what was not synced is lost as `loss` says. Clears the plan.
   void Reboot(Loss loss, uint64_t seed);
+
+  // Syncs of these paths (files by the name they were created with, directories) report success and do nothing: a disk that lies,
+  // or a program that forgot them. For showing that a test would notice.
+  void IgnoreSyncs(std::function<bool(const std::string& path)> which);
 
   void SetFreeBytes(uint64_t bytes);
   // Flips bits of one stored byte, durably. False when there is no such byte.
@@ -113,6 +118,7 @@ class FaultFileSystem final : public FileSystem {
   Fault fault_ ABSL_GUARDED_BY(mutex_) = Fault::kNone;
   bool dead_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t free_bytes_ ABSL_GUARDED_BY(mutex_) = 1ull << 40;
+  std::function<bool(const std::string&)> ignored_syncs_ ABSL_GUARDED_BY(mutex_);
   bool fail_reads_ ABSL_GUARDED_BY(mutex_) = false;
   std::string fail_reads_of_ ABSL_GUARDED_BY(mutex_);
 };
