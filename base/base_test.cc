@@ -65,8 +65,8 @@ TEST(IdsTest, JobIdsRoundTrip) {
 }
 
 TEST(IdsTest, RefusesWhatIsNotExactlyAJobId) {
-  for (const char* text : {"", "j-", "j-0", "j-01", "42", "J-42", "j-42 ", " j-42", "j--1", "j-+1", "j-18446744073709551616",
-                           "j-4x"}) {
+  for (const char* text : {"", "j-", "j-0", "j-01", "42", "J-42", "j-42 ", " j-42", "j--1", "j-+1",
+                           "j-18446744073709551616", "j-4x"}) {
     EXPECT_FALSE(ParseJobId(text).ok()) << text;
   }
 }
@@ -74,8 +74,9 @@ TEST(IdsTest, RefusesWhatIsNotExactlyAJobId) {
 TEST(IdsTest, NamesBecomePathComponents) {
   EXPECT_TRUE(IsValidName("llama-7B_v1.2"));
   EXPECT_TRUE(IsValidName(std::string(63, 'a')));
-  for (const std::string& name : {std::string(), std::string("."), std::string(".."), std::string("a/b"), std::string("a b"),
-                                  std::string(64, 'a'), std::string("a\0b", 3), std::string("\xc3\xa4")}) {
+  for (const std::string& name :
+       {std::string(), std::string("."), std::string(".."), std::string("a/b"), std::string("a b"),
+        std::string(64, 'a'), std::string("a\0b", 3), std::string("\xc3\xa4")}) {
     EXPECT_FALSE(IsValidName(name)) << name;
   }
 }

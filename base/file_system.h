@@ -7,8 +7,8 @@
 //  - Paths are absolute or relative to the working directory; opened descriptors are CLOEXEC.
 //  - Errors carry the path and the operation. ENOENT is NOT_FOUND, ENOSPC is RESOURCE_EXHAUSTED.
 //  - Read and Write loop over EINTR and short transfers; a short Read at end of file returns fewer bytes, not an error.
-//  - A file whose Sync or Write failed is poisoned: every later Write and Sync on it fails. The bytes must be written again
-//    to a new name. (After a failed fsync Linux marks the pages clean: a second fsync would succeed and mean nothing.)
+//  - A file whose Sync or Write failed is poisoned: every later Write and Sync on it fails. The bytes must be written
+//    again to a new name. (After a failed fsync Linux marks the pages clean: a second one succeeds and means nothing.)
 //  - A new or renamed name is durable only after SyncDir on its directory.
 // Threads: a FileSystem may be shared; one File belongs to one thread at a time.
 #ifndef HOLDFAST_BASE_FILE_SYSTEM_H_
@@ -55,9 +55,9 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateExclusive(const std::string& path) = 0;  // O_EXCL
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) = 0;    // creates
-  // A new file for large writes that may overlap (submit and reap). WriteAt may return before its bytes are written: they must
-  // stay valid and unchanged until Sync, Close or the destructor, and an error may surface at any later call. `regions` are the
-  // memory that most writes come from (io_uring registers it). The default is CreateExclusive, which writes at once.
+  // A new file for large writes that may overlap (submit and reap). WriteAt may return before its bytes are written:
+  // they must stay valid and unchanged until Sync, Close or the destructor, and an error may surface at any later call.
+  // `regions` are the memory that most writes come from (io_uring registers it). The default: CreateExclusive.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateBulk(const std::string& path,
                                                                    const std::vector<MemoryRegion>& regions);
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
@@ -72,8 +72,8 @@ class FileSystem {
 
   // Whole small files (at most kSmallFileBytesMax).
   absl::StatusOr<std::string> ReadFile(const std::string& path);
-  // tmp name, write, sync, rename over `path`, sync of the directory: after OK the new content survives a crash, after any
-  // crash the file holds either the old or the new content.
+  // tmp name, write, sync, rename over `path`, sync of the directory: after OK the new content survives a crash, after
+  // any crash the file holds either the old or the new content.
   absl::Status WriteFileDurably(const std::string& path, std::string_view content);
 };
 

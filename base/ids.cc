@@ -16,15 +16,15 @@ absl::StatusOr<JobId> ParseJobId(std::string_view text) {
     const auto [stop, error] = std::from_chars(text.data() + 2, end, id.value);
     if (error == std::errc() && stop == end && id.value > 0) return id;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("job id '", absl::string_view(text.data(), text.size()), "' is not of the form j-42"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "job id '", absl::string_view(text.data(), text.size()), "' is not of the form j-42"));
 }
 
 bool IsValidName(std::string_view name) {
   if (name.empty() || name.size() > 63 || name == "." || name == "..") return false;
   for (const char c : name) {
-    const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-                    c == '-';
+    const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '.' || c == '_' || c == '-';
     if (!ok) return false;
   }
   return true;

@@ -14,7 +14,7 @@ inline constexpr int64_t kFenceMsDefault = 30'000;
 inline constexpr int64_t kFenceMarginMs = 5'000;
 inline constexpr int kWitnessesMax = 5;
 inline constexpr int64_t kStopGraceMs = 10'000;       // TERM to KILL
-inline constexpr int64_t kStoppedRankGraceMs = 400;   // a rank stopped for less is healthy (STOP and CONT within 300 ms)
+inline constexpr int64_t kStoppedRankGraceMs = 400;   // stopped for less is healthy (STOP and CONT within 300 ms)
 inline constexpr int64_t kVictimWindowMs = 2'000;     // ranks that die this soon after a root cause are its victims
 
 inline constexpr int kRanksPerNodeMax = 64;

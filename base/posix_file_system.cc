@@ -29,7 +29,9 @@ class PosixWritableFile final : public WritableFile {
   PosixWritableFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   absl::Status Append(const void* data, size_t bytes) override {
-    return Transfer(data, bytes, [this](const char* at, size_t left, uint64_t) { return ::write(fd_.get(), at, left); });
+    return Transfer(data, bytes, [this](const char* at, size_t left, uint64_t) {
+      return ::write(fd_.get(), at, left);
+    });
   }
 
   absl::Status WriteAt(uint64_t offset, const void* data, size_t bytes) override {
@@ -45,7 +47,8 @@ class PosixWritableFile final : public WritableFile {
     do {
       result = ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes));
     } while (result != 0 && errno == EINTR);
-    if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return absl::OkStatus();
+    if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
+      return absl::OkStatus();
     return Failed("preallocate", path_);
   }
 
@@ -80,7 +83,8 @@ class PosixWritableFile final : public WritableFile {
         return poison_;
       }
       if (n == 0) {
-        poison_ = absl::InternalError(absl::StrCat("write ", path_, ": the kernel accepted no byte"));
+        poison_ =
+            absl::InternalError(absl::StrCat("write ", path_, ": the kernel accepted no byte"));
         return poison_;
       }
       done += static_cast<size_t>(n);
@@ -100,8 +104,8 @@ class PosixReadableFile final : public ReadableFile {
   absl::StatusOr<size_t> ReadAt(uint64_t offset, void* out, size_t bytes) const override {
     size_t done = 0;
     while (done < bytes) {
-      const ssize_t n =
-          ::pread(fd_.get(), static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
+      const ssize_t n = ::pread(fd_.get(), static_cast<char*>(out) + done, bytes - done,
+                                static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("read", path_);
       if (n == 0) break;
@@ -129,7 +133,8 @@ int OpenRetrying(const std::string& path, int flags) {
   return fd;
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> OpenWritable(const std::string& path, int flags, const char* operation) {
+absl::StatusOr<std::unique_ptr<WritableFile>> OpenWritable(const std::string& path, int flags,
+                                                           const char* operation) {
   UniqueFd fd(OpenRetrying(path, flags));
   if (!fd.valid()) return Failed(operation, path);
   return std::unique_ptr<WritableFile>(new PosixWritableFile(std::move(fd), path));
@@ -150,12 +155,14 @@ class PosixFileSystemImpl final : public FileSystem {
     if (!fd.valid()) return Failed("open", path);
     struct stat info;
     if (::fstat(fd.get(), &info) != 0) return Failed("stat", path);
-    if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat("open ", path, ": is a directory"));
+    if (S_ISDIR(info.st_mode))
+      return absl::InvalidArgumentError(absl::StrCat("open ", path, ": is a directory"));
     return std::unique_ptr<ReadableFile>(new PosixReadableFile(std::move(fd), path));
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) return Failed("rename", absl::StrCat(from, " to ", to));
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      return Failed("rename", absl::StrCat(from, " to ", to));
     return absl::OkStatus();
   }
 
@@ -172,7 +179,9 @@ class PosixFileSystemImpl final : public FileSystem {
     }
     if (errno != ENOENT) return Failed("make directory", path);
     const size_t slash = path.find_last_of('/');
-    const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+    const std::string parent = slash == std::string::npos ? "."
+                               : slash == 0               ? "/"
+                                                          : path.substr(0, slash);
     if (slash != std::string::npos && slash + 1 == path.size()) return MakeDirs(parent);  // "a/b/"
     HF_RETURN_IF_ERROR(MakeDirs(parent));
     if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) return Failed("make directory", path);
@@ -190,7 +199,8 @@ class PosixFileSystemImpl final : public FileSystem {
     do {
       result = ::fsync(fd.get());
     } while (result != 0 && errno == EINTR);
-    // EINVAL: this file system has no fsync for directories (some network ones); a rename there is durable by itself or never.
+    // EINVAL: this file system has no fsync for directories (some network ones); a rename there is
+    // durable by itself or never.
     if (result == 0 || errno == EINVAL) return absl::OkStatus();
     return Failed("sync directory", path);
   }
@@ -233,7 +243,8 @@ class PosixFileSystemImpl final : public FileSystem {
 }  // namespace
 
 FileSystem* PosixFileSystem() {
-  static PosixFileSystemImpl* const fs = new PosixFileSystemImpl;  // never destroyed: threads may still use it at exit
+  static PosixFileSystemImpl* const fs =
+      new PosixFileSystemImpl;  // never destroyed: threads may still use it at exit
   return fs;
 }
 

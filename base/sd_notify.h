@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// systemd's notification protocol (sd_notify(3)): one datagram to $NOTIFY_SOCKET. `holdfast up` speaks the same protocol, so a
-// daemon behaves alike under both. No-ops when NOTIFY_SOCKET is not set.
+// systemd's notification protocol (sd_notify(3)): one datagram to $NOTIFY_SOCKET. `holdfast up` speaks the same
+// protocol, so a daemon behaves alike under both. No-ops when NOTIFY_SOCKET is not set.
 #ifndef HOLDFAST_BASE_SD_NOTIFY_H_
 #define HOLDFAST_BASE_SD_NOTIFY_H_
 

@@ -16,9 +16,9 @@
 
 namespace holdfast {
 
-// A Status for `errno_value`, e.g. ErrnoStatus(errno, "open /var/lib/x"). ENOENT becomes NOT_FOUND, EEXIST ALREADY_EXISTS,
-// EACCES/EPERM/EROFS PERMISSION_DENIED, ENOSPC/EDQUOT/EMFILE/ENFILE/ENOMEM RESOURCE_EXHAUSTED, the rest UNAVAILABLE or
-// INTERNAL. The message is "<what>: <strerror> (errno N)".
+// A Status for `errno_value`, e.g. ErrnoStatus(errno, "open /var/lib/x"). ENOENT becomes NOT_FOUND, EEXIST
+// ALREADY_EXISTS, EACCES/EPERM/EROFS PERMISSION_DENIED, ENOSPC/EDQUOT/EMFILE/ENFILE/ENOMEM RESOURCE_EXHAUSTED, the rest
+// UNAVAILABLE or INTERNAL. The message is "<what>: <strerror> (errno N)".
 absl::Status ErrnoStatus(int errno_value, std::string_view what);
 
 // The same code with "<context>: " put before the message. OK stays OK.

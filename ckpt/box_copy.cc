@@ -11,13 +11,16 @@ BoxCopier::BoxCopier(const Box& stored, const Box& wanted, uint64_t element_byte
   while (!stored_.size.empty() && stored_.size.back() == wanted_.size.back() &&
          stored_.offset.back() == wanted_.offset.back()) {
     unit_bytes_ *= stored_.size.back();
-    for (std::vector<uint64_t>* list : {&stored_.size, &stored_.offset, &wanted_.size, &wanted_.offset}) list->pop_back();
+    for (std::vector<uint64_t>* list :
+         {&stored_.size, &stored_.offset, &wanted_.size, &wanted_.offset})
+      list->pop_back();
   }
   if (stored_.size.empty()) {  // the same box (or a scalar): one row of one unit
     stored_ = wanted_ = Box{{0}, {1}};
   }
   const uint64_t begin = std::max(stored_.offset.back(), wanted_.offset.back());
-  const uint64_t end = std::min(stored_.offset.back() + stored_.size.back(), wanted_.offset.back() + wanted_.size.back());
+  const uint64_t end = std::min(stored_.offset.back() + stored_.size.back(),
+                                wanted_.offset.back() + wanted_.size.back());
   row_bytes_ = stored_.size.back() * unit_bytes_;
   if (begin < end) {
     cut_begin_ = (begin - stored_.offset.back()) * unit_bytes_;
@@ -47,11 +50,13 @@ uint64_t BoxCopier::Consume(uint64_t begin, const void* data, size_t bytes) {
   uint64_t copied = 0;
   for (uint64_t row = begin / row_bytes_; row * row_bytes_ < end; ++row) {
     const uint64_t row_at = row * row_bytes_;
-    const uint64_t from = std::max(begin, row_at + cut_begin_), to = std::min(end, row_at + cut_end_);
+    const uint64_t from = std::max(begin, row_at + cut_begin_),
+                   to = std::min(end, row_at + cut_end_);
     if (from >= to) continue;
     const Row place = Locate(row);
     if (!place.wanted) continue;
-    std::memcpy(out_ + place.out_at + (from - row_at - cut_begin_), source + (from - begin), to - from);
+    std::memcpy(out_ + place.out_at + (from - row_at - cut_begin_), source + (from - begin),
+                to - from);
     copied += to - from;
   }
   return copied;

@@ -16,7 +16,7 @@ class BoxCopier {
   // Boxes of one global tensor whose elements have `element_bytes`; `out` has room for `wanted`, row-major.
   BoxCopier(const Box& stored, const Box& wanted, uint64_t element_bytes, void* out);
 
-  // `data` are the bytes [begin, begin + bytes) of the stored box. Copies what lies in both boxes; returns how many bytes.
+  // `data` are the bytes [begin, begin + bytes) of the stored box. Copies what lies in both; returns the bytes.
   uint64_t Consume(uint64_t begin, const void* data, size_t bytes);
 
  private:

@@ -31,29 +31,35 @@ size_t FirstDifference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-PackReader::PackReader(std::unique_ptr<ReadableFile> file, std::string path, const RankManifest& manifest)
+PackReader::PackReader(std::unique_ptr<ReadableFile> file, std::string path,
+                       const RankManifest& manifest)
     : file_(std::move(file)), path_(std::move(path)), manifest_(manifest) {}
 
-absl::StatusOr<std::unique_ptr<PackReader>> PackReader::Open(FileSystem* fs, const std::string& path,
+absl::StatusOr<std::unique_ptr<PackReader>> PackReader::Open(FileSystem* fs,
+                                                             const std::string& path,
                                                              const RankManifest& manifest) {
   HF_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, fs->OpenForRead(path));
   HF_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   if (size != manifest.pack_bytes) {
-    return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes at offset ", std::min(size, manifest.pack_bytes),
-                                            " where the commit record says the file has ", manifest.pack_bytes,
-                                            "; it was cut or extended"));
+    return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes at offset ",
+                                            std::min(size, manifest.pack_bytes),
+                                            " where the commit record says the file has ",
+                                            manifest.pack_bytes, "; it was cut or extended"));
   }
   std::unique_ptr<PackReader> reader(new PackReader(std::move(file), path, manifest));
   HF_RETURN_IF_ERROR(reader->CheckHeader());
   return reader;
 }
 
-uint64_t PackReader::TableOffset() const { return manifest_.pack_bytes - EncodePackTable(manifest_).size(); }
+uint64_t PackReader::TableOffset() const {
+  return manifest_.pack_bytes - EncodePackTable(manifest_).size();
+}
 
 absl::Status PackReader::Read(uint64_t offset, void* out, size_t bytes) const {
   HF_ASSIGN_OR_RETURN(const size_t got, file_->ReadAt(offset, out, bytes));
   if (got == bytes) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": ends at offset ", offset + got, ", inside what must be read"));
+  return absl::DataLossError(
+      absl::StrCat(path_, ": ends at offset ", offset + got, ", inside what must be read"));
 }
 
 absl::Status PackReader::CheckHeader() const {
@@ -62,17 +68,20 @@ absl::Status PackReader::CheckHeader() const {
   const std::string expected = EncodePackHeader(manifest_, TableOffset());
   if (page == expected) return absl::OkStatus();
   if (IsNewerPack(page)) {
-    return absl::FailedPreconditionError(absl::StrCat(path_, ": a pack of a newer version than this program reads (",
-                                                      kPackVersion, ")"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_, ": a pack of a newer version than this program reads (", kPackVersion, ")"));
   }
-  return absl::DataLossError(absl::StrCat(path_, ": the header differs at offset ", FirstDifference(page, expected),
+  return absl::DataLossError(absl::StrCat(path_, ": the header differs at offset ",
+                                          FirstDifference(page, expected),
                                           " from what the commit record says"));
 }
 
-absl::Status PackReader::CheckDigest(const TensorRecord& tensor, const rank::Digest128& digest) const {
+absl::Status PackReader::CheckDigest(const TensorRecord& tensor,
+                                     const rank::Digest128& digest) const {
   if (digest == tensor.digest) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor.name, "' at offset ", tensor.pack_offset, ": its ",
-                                          tensor.bytes, " bytes have digest ", DigestHex(digest),
+  return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor.name, "' at offset ",
+                                          tensor.pack_offset, ": its ", tensor.bytes,
+                                          " bytes have digest ", DigestHex(digest),
                                           ", the commit record says ", DigestHex(tensor.digest)));
 }
 
@@ -96,7 +105,8 @@ absl::Status PackReader::ReadTensorInto(const TensorRecord& tensor, void* out) c
   char* to = static_cast<char*>(out);
   for (uint64_t done = 0; done < tensor.bytes;) {
     // Small enough that the digest finds the bytes in the cache.
-    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kDigestBlockBytes, tensor.bytes - done));
+    const size_t bytes =
+        static_cast<size_t>(std::min<uint64_t>(kDigestBlockBytes, tensor.bytes - done));
     if (absl::Status read = Read(tensor.pack_offset + done, to + done, bytes); !read.ok()) {
       return Annotate(read, absl::StrCat("tensor '", tensor.name, "'"));
     }
@@ -112,7 +122,8 @@ absl::Status PackReader::CheckZero(uint64_t from, uint64_t to) const {
     padding.resize(static_cast<size_t>(std::min<uint64_t>(kReadBytes, to - from)));
     HF_RETURN_IF_ERROR(Read(from, padding.data(), padding.size()));
     if (const size_t at = padding.find_first_not_of('\0'); at != std::string::npos) {
-      return absl::DataLossError(absl::StrCat(path_, ": the padding holds a byte at offset ", from + at, " that is not zero"));
+      return absl::DataLossError(absl::StrCat(path_, ": the padding holds a byte at offset ",
+                                              from + at, " that is not zero"));
     }
     from += padding.size();
   }
@@ -129,7 +140,8 @@ absl::Status PackReader::CheckTable() const {
                                             " from what the commit record says"));
   }
   if (PackTableDigest(manifest_) == manifest_.pack_digest) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": the table of records does not have the digest that the commit record says"));
+  return absl::DataLossError(absl::StrCat(
+      path_, ": the table of records does not have the digest that the commit record says"));
 }
 
 absl::Status PackReader::VerifyAll(const std::function<void(uint64_t bytes)>& progress) const {
@@ -137,8 +149,9 @@ absl::Status PackReader::VerifyAll(const std::function<void(uint64_t bytes)>& pr
   for (const TensorRecord& t : manifest_.tensors) {
     if (t.pack_offset != 0) written.push_back(&t);
   }
-  std::sort(written.begin(), written.end(),
-            [](const TensorRecord* a, const TensorRecord* b) { return a->pack_offset < b->pack_offset; });
+  std::sort(written.begin(), written.end(), [](const TensorRecord* a, const TensorRecord* b) {
+    return a->pack_offset < b->pack_offset;
+  });
   uint64_t cursor = kPackAlign;
   for (const TensorRecord* t : written) {
     HF_RETURN_IF_ERROR(CheckZero(cursor, t->pack_offset));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one pack. Nothing is believed: the header page must be what the manifest implies, and every box is digested while it is
-// read. Errors name the file, the offset and the tensor.
+// Reads one pack. Nothing is believed: the header page must be what the manifest implies, and every box is digested
+// while it is read. Errors name the file, the offset and the tensor.
 #ifndef HOLDFAST_CKPT_PACK_READER_H_
 #define HOLDFAST_CKPT_PACK_READER_H_
 
@@ -25,7 +25,7 @@ class PackReader {
   static absl::StatusOr<std::unique_ptr<PackReader>> Open(FileSystem* fs, const std::string& path,
                                                           const RankManifest& manifest);
 
-  // Streams a written box of the manifest through `consumer`, then compares its digest: only after OK are the bytes good.
+  // Streams a written box of the manifest through `consumer`, then compares its digest: bytes are good only after OK.
   absl::Status ReadTensor(const TensorRecord& tensor, const Consumer& consumer) const;
   // The same, straight into `out` (tensor.bytes).
   absl::Status ReadTensorInto(const TensorRecord& tensor, void* out) const;

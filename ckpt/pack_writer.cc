@@ -21,8 +21,9 @@ struct FreeMemory {
   void operator()(char* memory) const { std::free(memory); }
 };
 
-// Puts bytes at growing, page-aligned places of the file: what lies aligned in memory is written from where it is, the rest is
-// gathered in one staging block (the file copies it before WriteAt returns, see CreateBulk).
+// Puts bytes at growing, page-aligned places of the file: what lies aligned in memory is written
+// from where it is, the rest is gathered in one staging block (the file copies it before WriteAt
+// returns, see CreateBulk).
 class PageWriter {
  public:
   explicit PageWriter(WritableFile* file)
@@ -30,9 +31,11 @@ class PageWriter {
 
   // `data` belongs at the current end, which is page-aligned. `digest` may be null.
   absl::Status Put(const char* data, uint64_t bytes, DigestStream* digest) {
-    if (staging_ == nullptr) return absl::ResourceExhaustedError("no memory for the staging block of 4 MiB");
+    if (staging_ == nullptr)
+      return absl::ResourceExhaustedError("no memory for the staging block of 4 MiB");
     const bool aligned = reinterpret_cast<uintptr_t>(data) % kPackAlign == 0;
-    const uint64_t direct = aligned && bytes >= kWriteBytes / 4 ? bytes / kPackAlign * kPackAlign : 0;
+    const uint64_t direct =
+        aligned && bytes >= kWriteBytes / 4 ? bytes / kPackAlign * kPackAlign : 0;
     if (direct > 0) HF_RETURN_IF_ERROR(PutDirect(data, direct, digest));
     return PutStaged(data + direct, bytes - direct, digest);
   }
@@ -62,7 +65,8 @@ class PageWriter {
   absl::Status PutStaged(const char* data, uint64_t bytes, DigestStream* digest) {
     for (uint64_t done = 0; done < bytes;) {
       if (filled_ == kWriteBytes) HF_RETURN_IF_ERROR(Flush());
-      const size_t block = static_cast<size_t>(std::min<uint64_t>(kWriteBytes - filled_, bytes - done));
+      const size_t block =
+          static_cast<size_t>(std::min<uint64_t>(kWriteBytes - filled_, bytes - done));
       std::memcpy(staging_.get() + filled_, data + done, block);
       // Of the copy: it is what goes to the disk.
       if (digest != nullptr) digest->Update(staging_.get() + filled_, block);
@@ -83,22 +87,25 @@ class PageWriter {
   uint64_t end_ = 0;  // of the file, what is staged included
 };
 
-absl::Status PutTensor(PageWriter* writer, const RankManifest& manifest, const TensorRecord& t, const char* data) {
+absl::Status PutTensor(PageWriter* writer, const RankManifest& manifest, const TensorRecord& t,
+                       const char* data) {
   if (writer->end() != t.pack_offset) {
-    return absl::InternalError(absl::StrCat("tensor '", t.name, "' was laid out at ", t.pack_offset, ", the pack is at ",
-                                            writer->end()));
+    return absl::InternalError(absl::StrCat("tensor '", t.name, "' was laid out at ", t.pack_offset,
+                                            ", the pack is at ", writer->end()));
   }
   DigestStream digest;
   HF_RETURN_IF_ERROR(writer->Put(data, t.bytes, &digest));
   if (digest.Finish() == t.digest) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("silent corruption: tensor '", t.name, "' of rank ", manifest.rank, " in the snapshot ",
-                                          ToString(manifest.id),
-                                          " does not match the digest taken when it was copied; nothing was saved"));
+  return absl::DataLossError(
+      absl::StrCat("silent corruption: tensor '", t.name, "' of rank ", manifest.rank,
+                   " in the snapshot ", ToString(manifest.id),
+                   " does not match the digest taken when it was copied; nothing was saved"));
 }
 
 }  // namespace
 
-absl::Status WritePack(FileSystem* fs, const std::string& path, uint64_t table_offset, SourceView* source) {
+absl::Status WritePack(FileSystem* fs, const std::string& path, uint64_t table_offset,
+                       SourceView* source) {
   RankManifest& manifest = source->manifest;
   HF_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs->CreateBulk(path, {source->region}));
   HF_RETURN_IF_ERROR(file->Preallocate(manifest.pack_bytes));
@@ -113,7 +120,8 @@ absl::Status WritePack(FileSystem* fs, const std::string& path, uint64_t table_o
   HF_RETURN_IF_ERROR(writer.Put(table.data(), table.size(), nullptr));
   HF_RETURN_IF_ERROR(writer.Flush());
   if (writer.end() != manifest.pack_bytes) {
-    return absl::InternalError(absl::StrCat(path, ": laid out ", manifest.pack_bytes, " bytes, wrote ", writer.end()));
+    return absl::InternalError(
+        absl::StrCat(path, ": laid out ", manifest.pack_bytes, " bytes, wrote ", writer.end()));
   }
   manifest.pack_digest = PackTableDigest(manifest);
   HF_RETURN_IF_ERROR(file->Sync());

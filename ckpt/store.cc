@@ -30,7 +30,9 @@ constexpr uint64_t kSpareBytes = 4 << 20;
 constexpr int kCreateTriesMax = 5;
 constexpr int kTemporaryNamesMax = 1000;
 
-absl::Status OkIfNotFound(const absl::Status& status) { return absl::IsNotFound(status) ? absl::OkStatus() : status; }
+absl::Status OkIfNotFound(const absl::Status& status) {
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
 
 bool SameTensors(const RankManifest& a, const RankManifest& b) {
   RankManifest left = a, right = b;
@@ -43,21 +45,28 @@ class StoreImpl final : public Store {
   StoreImpl(FileSystem* fs, std::unique_ptr<FileSystem> bulk, std::string root)
       : fs_(fs), bulk_(std::move(bulk)), root_(std::move(root)) {}
 
-  absl::StatusOr<RankManifest> PrepareRank(const CheckpointId& id, const SnapshotSource& source) override;
+  absl::StatusOr<RankManifest> PrepareRank(const CheckpointId& id,
+                                           const SnapshotSource& source) override;
   absl::Status WriteCommit(const CheckpointId& id, std::string_view encoded_record) override;
   absl::Status RemoveUncommitted(const CheckpointId& id) override;
   absl::StatusOr<std::vector<RankManifest>> ListPrepared(JobId job) override;
   absl::StatusOr<std::vector<ListedCheckpoint>> List() override;
   absl::StatusOr<CommitRecord> ReadCommit(const CheckpointId& id) override;
   absl::StatusOr<CheckpointId> Newest(JobId job, uint64_t max_step) override;
-  absl::Status ReadBox(const CommitRecord& record, const std::string& tensor, const Box& box, void* out) override;
-  absl::Status Verify(const CheckpointId& id, const std::function<void(uint64_t, uint64_t)>& progress) override;
+  absl::Status ReadBox(const CommitRecord& record, const std::string& tensor, const Box& box,
+                       void* out) override;
+  absl::Status Verify(const CheckpointId& id,
+                      const std::function<void(uint64_t, uint64_t)>& progress) override;
   absl::StatusOr<rank::Digest128> StateDigest(const CheckpointId& id) override;
 
  private:
-  std::string JobDir(JobId job) const { return JoinPath(JoinPath(root_, kJobsDirName), ToString(job)); }
+  std::string JobDir(JobId job) const {
+    return JoinPath(JoinPath(root_, kJobsDirName), ToString(job));
+  }
   std::string Dir(const CheckpointId& id) const { return JoinPath(root_, CheckpointDirName(id)); }
-  std::string CommitPath(const CheckpointId& id) const { return JoinPath(Dir(id), kCommitFileName); }
+  std::string CommitPath(const CheckpointId& id) const {
+    return JoinPath(Dir(id), kCommitFileName);
+  }
   FileSystem* BulkFs() const { return bulk_ ? bulk_.get() : fs_; }
 
   absl::Status MakeCheckpointDir(const CheckpointId& id);
@@ -80,7 +89,8 @@ class StoreImpl final : public Store {
 
 // ---- Writing ----
 
-// Each level is synced even when it exists: another process may have made it and not have synced it yet.
+// Each level is synced even when it exists: another process may have made it and not have synced it
+// yet.
 absl::Status StoreImpl::MakeCheckpointDir(const CheckpointId& id) {
   HF_RETURN_IF_ERROR(fs_->MakeDirs(Dir(id)));
   HF_RETURN_IF_ERROR(fs_->SyncDir(root_));
@@ -92,12 +102,13 @@ absl::Status StoreImpl::CheckSpace(const RankManifest& manifest) {
   HF_ASSIGN_OR_RETURN(const uint64_t free_bytes, fs_->FreeBytes(root_));
   const uint64_t need = manifest.pack_bytes + kSpareBytes;
   if (free_bytes >= need) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("save ", ToString(manifest.id), " rank ", manifest.rank, ": needs ", need,
-                                                   " bytes, ", root_, " has ", free_bytes,
-                                                   " free; make room or move the store"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("save ", ToString(manifest.id), " rank ", manifest.rank, ": needs ", need,
+                   " bytes, ", root_, " has ", free_bytes, " free; make room or move the store"));
 }
 
-// The manifest that an earlier, finished try left (the process died before it could say so), if it is of the same snapshot.
+// The manifest that an earlier, finished try left (the process died before it could say so), if it
+// is of the same snapshot.
 absl::StatusOr<std::optional<RankManifest>> StoreImpl::AlreadyPrepared(const RankManifest& wanted) {
   const std::string path = JoinPath(Dir(wanted.id), RankManifestFileName(wanted.rank));
   HF_ASSIGN_OR_RETURN(const bool exists, fs_->Exists(path));
@@ -112,15 +123,19 @@ absl::StatusOr<std::optional<RankManifest>> StoreImpl::AlreadyPrepared(const Ran
   return std::optional<RankManifest>();
 }
 
-// After a failed save: its files, and the directory if no other rank has anything there. Best effort.
+// After a failed save: its files, and the directory if no other rank has anything there. Best
+// effort.
 void StoreImpl::RemoveFailed(const CheckpointId& id, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    if (!name.empty()) IgnoreError(fs_->Remove(JoinPath(Dir(id), name)), "the save's own error is the one to report");
+    if (!name.empty())
+      IgnoreError(fs_->Remove(JoinPath(Dir(id), name)),
+                  "the save's own error is the one to report");
   }
   IgnoreError(fs_->RemoveDir(Dir(id)), "fails, rightly, when other ranks have files there");
 }
 
-// A name of its own for each try: what a dead process or a failed sync left is never written over. Returns the file's name.
+// A name of its own for each try: what a dead process or a failed sync left is never written over.
+// Returns the file's name.
 absl::StatusOr<std::string> StoreImpl::WriteTemporaryPack(uint64_t table_offset, SourceView* view) {
   const RankManifest& manifest = view->manifest;
   for (int number = 0; number < kTemporaryNamesMax; ++number) {
@@ -134,7 +149,8 @@ absl::StatusOr<std::string> StoreImpl::WriteTemporaryPack(uint64_t table_offset,
     RemoveFailed(manifest.id, {name});
     return status;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(Dir(manifest.id), ": ", kTemporaryNamesMax, " leftovers of failed saves of rank ",
+  return absl::ResourceExhaustedError(absl::StrCat(Dir(manifest.id), ": ", kTemporaryNamesMax,
+                                                   " leftovers of failed saves of rank ",
                                                    manifest.rank, "; remove that checkpoint"));
 }
 
@@ -147,18 +163,22 @@ absl::Status StoreImpl::Publish(const std::string& temporary, const RankManifest
     HF_KILL_POINT("ckpt.pack.rename:after");
   }
   HF_KILL_POINT("ckpt.manifest:before");
-  HF_RETURN_IF_ERROR(fs_->WriteFileDurably(JoinPath(dir, RankManifestFileName(manifest.rank)), EncodeRankManifest(manifest)));
+  HF_RETURN_IF_ERROR(fs_->WriteFileDurably(JoinPath(dir, RankManifestFileName(manifest.rank)),
+                                           EncodeRankManifest(manifest)));
   HF_KILL_POINT("ckpt.manifest:after");
   return absl::OkStatus();
 }
 
-absl::StatusOr<RankManifest> StoreImpl::PrepareRank(const CheckpointId& id, const SnapshotSource& source) {
+absl::StatusOr<RankManifest> StoreImpl::PrepareRank(const CheckpointId& id,
+                                                    const SnapshotSource& source) {
   HF_ASSIGN_OR_RETURN(SourceView view, ReadSource(id, source));
   RankManifest& manifest = view.manifest;
   const uint64_t table_offset = LayOutPack(&manifest);
   HF_RETURN_IF_ERROR(ValidateRankManifest(manifest));
   HF_ASSIGN_OR_RETURN(const bool committed, fs_->Exists(CommitPath(id)));
-  if (committed) return absl::FailedPreconditionError(absl::StrCat("checkpoint ", ToString(id), " is committed already"));
+  if (committed)
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", ToString(id), " is committed already"));
   HF_ASSIGN_OR_RETURN(std::optional<RankManifest> before, AlreadyPrepared(manifest));
   if (before) return *std::move(before);
   HF_RETURN_IF_ERROR(CheckSpace(manifest));
@@ -183,11 +203,13 @@ absl::StatusOr<RankManifest> StoreImpl::PrepareRank(const CheckpointId& id, cons
 absl::Status StoreImpl::WriteCommit(const CheckpointId& id, std::string_view encoded_record) {
   HF_ASSIGN_OR_RETURN(const CommitRecord record, DecodeCommitRecord(encoded_record));
   if (record.id != id) {
-    return absl::InvalidArgumentError(absl::StrCat("a commit record of ", ToString(record.id), " cannot commit ", ToString(id)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a commit record of ", ToString(record.id), " cannot commit ", ToString(id)));
   }
   if (absl::StatusOr<CommitRecord> before = ReadCommit(id); before.ok()) {
     if (EncodeCommitRecord(*before) == encoded_record) return fs_->SyncDir(Dir(id));
-    return absl::FailedPreconditionError(absl::StrCat(CommitPath(id), ": another valid commit record is there already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(CommitPath(id), ": another valid commit record is there already"));
   }
   HF_RETURN_IF_ERROR(MakeCheckpointDir(id));
   HF_KILL_POINT("ckpt.commit:before");
@@ -200,7 +222,8 @@ absl::Status StoreImpl::WriteCommit(const CheckpointId& id, std::string_view enc
 absl::Status StoreImpl::RemoveUncommitted(const CheckpointId& id) {
   HF_ASSIGN_OR_RETURN(const bool committed, fs_->Exists(CommitPath(id)));
   if (committed) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint ", ToString(id), " has a commit record; it is not removed"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", ToString(id), " has a commit record; it is not removed"));
   }
   absl::StatusOr<std::vector<std::string>> names = fs_->List(Dir(id));
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
@@ -236,7 +259,8 @@ absl::StatusOr<std::vector<CheckpointId>> StoreImpl::CheckpointsOf(JobId job) {
   if (absl::IsNotFound(names.status())) return ids;
   HF_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
-    if (const std::optional<CheckpointId> id = ParseCheckpointDirName(job, name)) ids.push_back(*id);
+    if (const std::optional<CheckpointId> id = ParseCheckpointDirName(job, name))
+      ids.push_back(*id);
   }
   std::sort(ids.begin(), ids.end(), [](const CheckpointId& a, const CheckpointId& b) {
     return std::pair(a.step, a.attempt) < std::pair(b.step, b.attempt);
@@ -251,14 +275,16 @@ absl::StatusOr<RankManifest> StoreImpl::ReadManifest(const CheckpointId& id, uin
   absl::StatusOr<RankManifest> manifest = DecodeRankManifest(text);
   if (!manifest.ok()) return Annotate(manifest.status(), path);
   if (manifest->id != id || manifest->rank != rank) {
-    return absl::DataLossError(absl::StrCat(path, ": is the manifest of ", ToString(manifest->id), " rank ", manifest->rank));
+    return absl::DataLossError(absl::StrCat(path, ": is the manifest of ", ToString(manifest->id),
+                                            " rank ", manifest->rank));
   }
   if (!manifest->pack.empty()) {
     const std::string pack = JoinPath(Dir(id), manifest->pack);
     HF_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, fs_->OpenForRead(pack));
     HF_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
     if (size != manifest->pack_bytes) {
-      return absl::DataLossError(absl::StrCat(pack, ": has ", size, " bytes, its manifest says ", manifest->pack_bytes));
+      return absl::DataLossError(
+          absl::StrCat(pack, ": has ", size, " bytes, its manifest says ", manifest->pack_bytes));
     }
   }
   return manifest;
@@ -273,7 +299,8 @@ absl::StatusOr<std::vector<RankManifest>> StoreImpl::PreparedIn(const Checkpoint
   for (const std::string& name : *names) {
     const std::optional<uint32_t> rank = ParseRankManifestFileName(name);
     if (!rank) continue;
-    if (absl::StatusOr<RankManifest> manifest = ReadManifest(id, *rank); manifest.ok()) prepared.push_back(*std::move(manifest));
+    if (absl::StatusOr<RankManifest> manifest = ReadManifest(id, *rank); manifest.ok())
+      prepared.push_back(*std::move(manifest));
   }
   return prepared;
 }
@@ -323,13 +350,15 @@ absl::StatusOr<std::vector<ListedCheckpoint>> StoreImpl::List() {
 absl::StatusOr<CommitRecord> StoreImpl::ReadCommit(const CheckpointId& id) {
   absl::StatusOr<std::string> text = fs_->ReadFile(CommitPath(id));
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrCat("no committed checkpoint ", ToString(id), " in ", root_));
+    return absl::NotFoundError(
+        absl::StrCat("no committed checkpoint ", ToString(id), " in ", root_));
   }
   HF_RETURN_IF_ERROR(text.status());
   absl::StatusOr<CommitRecord> record = DecodeCommitRecord(*text);
   if (!record.ok()) return Annotate(record.status(), CommitPath(id));
   if (record->id != id) {
-    return absl::DataLossError(absl::StrCat(CommitPath(id), ": is the commit record of ", ToString(record->id)));
+    return absl::DataLossError(
+        absl::StrCat(CommitPath(id), ": is the commit record of ", ToString(record->id)));
   }
   return record;
 }
@@ -339,13 +368,14 @@ absl::StatusOr<CheckpointId> StoreImpl::Newest(JobId job, uint64_t max_step) {
   for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
     if (id->step <= max_step && ReadCommit(*id).ok()) return *id;
   }
-  return absl::NotFoundError(absl::StrCat("no valid committed checkpoint of ", ToString(job), " at or below step ", max_step,
-                                          " in ", root_));
+  return absl::NotFoundError(absl::StrCat("no valid committed checkpoint of ", ToString(job),
+                                          " at or below step ", max_step, " in ", root_));
 }
 
 // ---- Reading ----
 
-absl::Status StoreImpl::ReadBox(const CommitRecord& record, const std::string& tensor, const Box& box, void* out) {
+absl::Status StoreImpl::ReadBox(const CommitRecord& record, const std::string& tensor,
+                                const Box& box, void* out) {
   uint64_t wanted = 0, got = 0;
   bool known = false;
   for (const RankManifest& m : record.ranks) {
@@ -353,7 +383,8 @@ absl::Status StoreImpl::ReadBox(const CommitRecord& record, const std::string& t
     for (const TensorRecord& t : m.tensors) {
       if (t.name != tensor || t.replica != 0) continue;
       if (!BoxInside(box, t.global_shape)) {
-        return absl::InvalidArgumentError(absl::StrCat("the box asked for leaves tensor '", tensor, "' of ", ToString(record.id)));
+        return absl::InvalidArgumentError(absl::StrCat("the box asked for leaves tensor '", tensor,
+                                                       "' of ", ToString(record.id)));
       }
       known = true;
       const uint64_t element = rank::DTypeBytes(t.dtype);
@@ -369,30 +400,37 @@ absl::Status StoreImpl::ReadBox(const CommitRecord& record, const std::string& t
       }));
     }
   }
-  if (!known) return absl::NotFoundError(absl::StrCat("checkpoint ", ToString(record.id), " has no tensor '", tensor, "'"));
+  if (!known)
+    return absl::NotFoundError(
+        absl::StrCat("checkpoint ", ToString(record.id), " has no tensor '", tensor, "'"));
   if (got == wanted) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("tensor '", tensor, "' of ", ToString(record.id), ": the stored boxes hold ", got,
-                                          " of ", wanted, " bytes asked for"));
+  return absl::DataLossError(absl::StrCat("tensor '", tensor, "' of ", ToString(record.id),
+                                          ": the stored boxes hold ", got, " of ", wanted,
+                                          " bytes asked for"));
 }
 
-// The record is the truth; a manifest beside it that differs is damage, one that is gone is not (the record holds it whole).
+// The record is the truth; a manifest beside it that differs is damage, one that is gone is not
+// (the record holds it whole).
 absl::Status StoreImpl::VerifyManifestFile(const RankManifest& manifest) {
   const std::string path = JoinPath(Dir(manifest.id), RankManifestFileName(manifest.rank));
   absl::StatusOr<std::string> text = fs_->ReadFile(path);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   HF_RETURN_IF_ERROR(text.status());
-  if (absl::StatusOr<RankManifest> decoded = DecodeRankManifest(*text); !decoded.ok()) return Annotate(decoded.status(), path);
+  if (absl::StatusOr<RankManifest> decoded = DecodeRankManifest(*text); !decoded.ok())
+    return Annotate(decoded.status(), path);
   if (*text == EncodeRankManifest(manifest)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": differs from what the commit record says"));
 }
 
-absl::Status StoreImpl::Verify(const CheckpointId& id, const std::function<void(uint64_t, uint64_t)>& progress) {
+absl::Status StoreImpl::Verify(const CheckpointId& id,
+                               const std::function<void(uint64_t, uint64_t)>& progress) {
   HF_ASSIGN_OR_RETURN(const CommitRecord record, ReadCommit(id));
   uint64_t done = 0;
   for (const RankManifest& m : record.ranks) {
     HF_RETURN_IF_ERROR(VerifyManifestFile(m));
     if (m.pack.empty()) continue;
-    HF_ASSIGN_OR_RETURN(const std::unique_ptr<PackReader> pack, PackReader::Open(fs_, JoinPath(Dir(id), m.pack), m));
+    HF_ASSIGN_OR_RETURN(const std::unique_ptr<PackReader> pack,
+                        PackReader::Open(fs_, JoinPath(Dir(id), m.pack), m));
     uint64_t in_pack = 0;
     HF_RETURN_IF_ERROR(pack->VerifyAll([&](uint64_t bytes) {
       in_pack += bytes;
@@ -424,7 +462,8 @@ absl::StatusOr<rank::Digest128> StoreImpl::StateDigest(const CheckpointId& id) {
     const uint64_t bytes = *Product(t->global_shape) * rank::DTypeBytes(t->dtype);
     const std::unique_ptr<char[]> whole(new (std::nothrow) char[bytes]);
     if (whole == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for tensor '", name, "' of ", bytes, " bytes"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for tensor '", name, "' of ", bytes, " bytes"));
     }
     const Box all{std::vector<uint64_t>(t->global_shape.size(), 0), t->global_shape};
     HF_RETURN_IF_ERROR(ReadBox(record, name, all, whole.get()));
@@ -441,10 +480,12 @@ absl::Status CreateFormat(FileSystem* fs, const std::string& root) {
   HF_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs->List(root));
   for (const std::string& name : names) {
     // Another process may be making the same store.
-    const bool ours = name == kFormatFileName || name == kJobsDirName || name.find(kTemporaryInfix) != std::string::npos;
+    const bool ours = name == kFormatFileName || name == kJobsDirName ||
+                      name.find(kTemporaryInfix) != std::string::npos;
     if (ours || name == "lost+found") continue;
-    return absl::FailedPreconditionError(absl::StrCat(root, ": holds '", name, "' and no ", kFormatFileName,
-                                                      " file: it is no checkpoint store; give an empty directory"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(root, ": holds '", name, "' and no ", kFormatFileName,
+                     " file: it is no checkpoint store; give an empty directory"));
   }
   return fs->WriteFileDurably(JoinPath(root, kFormatFileName), kFormatText);
 }
@@ -452,18 +493,22 @@ absl::Status CreateFormat(FileSystem* fs, const std::string& root) {
 absl::Status CheckFormat(FileSystem* fs, const std::string& root, bool create) {
   const std::string path = JoinPath(root, kFormatFileName);
   HF_ASSIGN_OR_RETURN(const bool exists, fs->Exists(path));
-  if (!exists && !create) return absl::NotFoundError(absl::StrCat(root, ": no checkpoint store (it has no file FORMAT)"));
+  if (!exists && !create)
+    return absl::NotFoundError(absl::StrCat(root, ": no checkpoint store (it has no file FORMAT)"));
   if (!exists) return CreateFormat(fs, root);
   HF_ASSIGN_OR_RETURN(const std::string text, fs->ReadFile(path));
   if (text == kFormatText) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(path, ": of a foreign or newer format; this program reads '",
-                                                    absl::string_view(kFormatText, sizeof kFormatText - 2), "'"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": of a foreign or newer format; this program reads '",
+                   absl::string_view(kFormatText, sizeof kFormatText - 2), "'"));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> Store::Open(FileSystem* fs, const std::string& root, const StoreOptions& options) {
-  if (root.empty()) return absl::InvalidArgumentError("the store's directory is empty; give a path");
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(FileSystem* fs, const std::string& root,
+                                                   const StoreOptions& options) {
+  if (root.empty())
+    return absl::InvalidArgumentError("the store's directory is empty; give a path");
   HF_RETURN_IF_ERROR(CheckFormat(fs, root, options.create));
   std::unique_ptr<FileSystem> bulk;
   // Another file system than the real one (a test's) must see every write itself.

@@ -21,7 +21,9 @@ std::optional<CheckpointId> ParseCheckpointDirName(JobId job, std::string_view n
   const size_t dot = name.find('.');
   CheckpointId id{job, 0, 0};
   if (dot == std::string_view::npos) return std::nullopt;
-  if (!ParseNumber(name.substr(0, dot), &id.step) || !ParseNumber(name.substr(dot + 1), &id.attempt)) return std::nullopt;
+  if (!ParseNumber(name.substr(0, dot), &id.step) ||
+      !ParseNumber(name.substr(dot + 1), &id.attempt))
+    return std::nullopt;
   if (id.attempt == 0) return std::nullopt;
   return id;
 }
@@ -30,7 +32,8 @@ std::optional<uint32_t> ParseRankManifestFileName(std::string_view name) {
   constexpr std::string_view kPrefix = "rank-";
   if (name.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
   uint32_t rank = 0;
-  const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
+  const auto [end, error] =
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
   if (error != std::errc() || name != RankManifestFileName(rank)) return std::nullopt;
   return rank;
 }

@@ -19,9 +19,9 @@
 namespace holdfast::ckpt {
 namespace {
 
+using testing::Cut;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Cut;
 using testing::TestModel;
 using testing::TestTensor;
 
@@ -44,9 +44,10 @@ TEST_F(StoreTest, SavesCommitsAndReadsBack) {
   ASSERT_TRUE(testing::SaveAll(store_.get(), kId, 1, TestModel(), {2, 2}).ok());
   EXPECT_TRUE(testing::CheckAll(store_.get(), kId, 1, TestModel()).ok());
   EXPECT_TRUE(store_->Verify(kId, nullptr).ok());
-  EXPECT_EQ(*fs_.List(kDir), (std::vector<std::string>{"COMMIT", "rank-00000.manifest", "rank-00000.pack",
-                                                       "rank-00001.manifest", "rank-00001.pack", "rank-00002.manifest",
-                                                       "rank-00003.manifest"}))
+  EXPECT_EQ(*fs_.List(kDir),
+            (std::vector<std::string>{"COMMIT", "rank-00000.manifest", "rank-00000.pack",
+                                      "rank-00001.manifest", "rank-00001.pack",
+                                      "rank-00002.manifest", "rank-00003.manifest"}))
       << "ranks with replicas alone write no pack";
 }
 
@@ -77,8 +78,9 @@ TEST_F(StoreTest, ReadsBoxesInTheMiddleOfFourDimensions) {
   const std::vector<TestTensor> model = {{"t", rank::kI16, {4, 5, 6, 7}}};
   ASSERT_TRUE(testing::SaveAll(store_.get(), kId, 9, model, {2, 1, true}).ok());
   const CommitRecord record = *store_->ReadCommit(kId);
-  const Box boxes[] = {{{1, 1, 1, 1}, {2, 3, 4, 5}}, {{0, 0, 0, 2}, {4, 5, 6, 3}}, {{3, 4, 5, 6}, {1, 1, 1, 1}},
-                       {{0, 2, 0, 0}, {4, 2, 6, 7}}, {{2, 0, 3, 0}, {1, 5, 2, 7}}, {{1, 1, 1, 1}, {0, 1, 1, 1}}};
+  const Box boxes[] = {{{1, 1, 1, 1}, {2, 3, 4, 5}}, {{0, 0, 0, 2}, {4, 5, 6, 3}},
+                       {{3, 4, 5, 6}, {1, 1, 1, 1}}, {{0, 2, 0, 0}, {4, 2, 6, 7}},
+                       {{2, 0, 3, 0}, {1, 5, 2, 7}}, {{1, 1, 1, 1}, {0, 1, 1, 1}}};
   for (const Box& box : boxes) {
     const std::vector<char> expected = testing::BoxBytes(9, model[0], box);
     std::vector<char> got(expected.size());
@@ -87,7 +89,8 @@ TEST_F(StoreTest, ReadsBoxesInTheMiddleOfFourDimensions) {
     EXPECT_EQ(got, expected);
   }
   char byte;
-  EXPECT_TRUE(absl::IsInvalidArgument(store_->ReadBox(record, "t", {{0, 0, 0, 0}, {5, 1, 1, 1}}, &byte)));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(store_->ReadBox(record, "t", {{0, 0, 0, 0}, {5, 1, 1, 1}}, &byte)));
   EXPECT_TRUE(absl::IsInvalidArgument(store_->ReadBox(record, "t", {{0}, {1}}, &byte)));
   EXPECT_TRUE(absl::IsNotFound(store_->ReadBox(record, "u", {{0}, {1}}, &byte)));
 }
@@ -118,7 +121,8 @@ TEST_F(StoreTest, TheStateDigestDependsOnTheStateAlone) {
 
 TEST_F(StoreTest, FindsEveryFlippedByteOfRecordsAndManifests) {
   ASSERT_TRUE(testing::SaveAll(store_.get(), kId, 1, TestModel(), {2, 1}).ok());
-  for (const std::string& name : {std::string("COMMIT"), std::string("rank-00000.manifest"), std::string("rank-00001.manifest")}) {
+  for (const std::string& name : {std::string("COMMIT"), std::string("rank-00000.manifest"),
+                                  std::string("rank-00001.manifest")}) {
     const size_t size = fs_.ReadFile(File(name))->size();
     for (size_t at = 0; at < size; ++at) {
       ASSERT_TRUE(fs_.FlipByte(File(name), at, static_cast<uint8_t>(1 << at % 8)));
@@ -138,11 +142,13 @@ TEST_F(StoreTest, FindsFlippedBytesOfPacksWithFileAndOffset) {
   ASSERT_TRUE(testing::SaveAll(store_.get(), kId, 1, TestModel(), {2, 1}).ok());
   const CommitRecord record = *store_->ReadCommit(kId);
   for (const RankManifest& m : record.ranks) {
-    // Every byte of the header and of the table's start, and a stride over all the rest, padding included.
+    // Every byte of the header and of the table's start, and a stride over all the rest, padding
+    // included.
     for (uint64_t at = 0; at < m.pack_bytes; at += at < 200 || at + 4096 > m.pack_bytes ? 1 : 211) {
       ASSERT_TRUE(fs_.FlipByte(File(m.pack), at, 0x20));
       const absl::Status status = store_->Verify(kId, nullptr);
-      ASSERT_TRUE(absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) << m.pack << " byte " << at << ": " << status;
+      ASSERT_TRUE(absl::IsDataLoss(status) || absl::IsFailedPrecondition(status))
+          << m.pack << " byte " << at << ": " << status;
       ASSERT_THAT(std::string(status.message()), HasSubstr(File(m.pack)));
       ASSERT_TRUE(fs_.FlipByte(File(m.pack), at, 0x20));
     }
@@ -161,7 +167,8 @@ TEST_F(StoreTest, ReadBoxFindsAFlippedByteInsideAndOutsideTheCut) {
       const absl::Status status = store_->ReadBox(record, t.name, box, out.data());
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
       EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(File("rank-00001.pack") + ": tensor 'layers.0.weight' at offset " + std::to_string(t.pack_offset)));
+                  HasSubstr(File("rank-00001.pack") + ": tensor 'layers.0.weight' at offset " +
+                            std::to_string(t.pack_offset)));
     }
     // What the damaged box does not hold can still be read.
     EXPECT_TRUE(store_->ReadBox(record, t.name, record.ranks[0].tensors[0].box, out.data()).ok());
@@ -211,11 +218,13 @@ TEST_F(StoreTest, ReportsReadErrorsOfTheDisk) {
 class Saved {
  public:
   explicit Saved(uint64_t seed = 1, const CheckpointId& id = kId)
-      : boxes_(testing::RankState(seed, TestModel(), {1, 1}, 0)), views_(testing::Views(boxes_)),
+      : boxes_(testing::RankState(seed, TestModel(), {1, 1}, 0)),
+        views_(testing::Views(boxes_)),
         arena_(id.job.value, 0, 1, SnapshotBytes(views_)) {
     SnapshotWriter writer(arena_.base());
     std::string reason;
-    ok_ = writer.Take(views_, id.attempt, id.step, 800, true, true, &buffer_, &reason) && arena_.Claim(buffer_);
+    ok_ = writer.Take(views_, id.attempt, id.step, 800, true, true, &buffer_, &reason) &&
+          arena_.Claim(buffer_);
   }
   bool ok() const { return ok_; }
   testing::TestArena& arena() { return arena_; }
@@ -236,7 +245,8 @@ TEST_F(StoreTest, ASnapshotThatChangedInMemoryIsSilentCorruptionAndLeavesNothing
   saved.arena().Data(saved.buffer())[saved.arena().Table(saved.buffer())[0].data_offset + 777] ^= 8;
   const absl::Status status = store_->PrepareRank(kId, saved.source()).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("silent corruption: tensor 'layers.0.weight' of rank 0"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("silent corruption: tensor 'layers.0.weight' of rank 0"));
   EXPECT_FALSE(*fs_.Exists(kDir));
   saved.arena().Table(saved.buffer())[1].data_bytes ^= 8;
   EXPECT_TRUE(absl::IsDataLoss(store_->PrepareRank(kId, saved.source()).status()));
@@ -245,7 +255,8 @@ TEST_F(StoreTest, ASnapshotThatChangedInMemoryIsSilentCorruptionAndLeavesNothing
 TEST_F(StoreTest, RefusesABufferThatIsNotClaimedOrHoldsAnotherSnapshot) {
   Saved saved;
   ASSERT_TRUE(saved.ok());
-  for (const CheckpointId& id : {CheckpointId{JobId{41}, 3, 100}, CheckpointId{JobId{42}, 2, 100}, CheckpointId{JobId{42}, 3, 99}}) {
+  for (const CheckpointId& id : {CheckpointId{JobId{41}, 3, 100}, CheckpointId{JobId{42}, 2, 100},
+                                 CheckpointId{JobId{42}, 3, 99}}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(store_->PrepareRank(id, saved.source()).status()));
   }
   SnapshotSource source = saved.source();
@@ -279,7 +290,8 @@ TEST_F(StoreTest, PreparingTwiceGivesTheSameManifest) {
   EXPECT_NE(EncodeRankManifest(first), EncodeRankManifest(third)) << "another snapshot replaces it";
   EXPECT_TRUE(store_->WriteCommit(kId, EncodeCommitRecord(*JoinManifests({third}, 1))).ok());
   EXPECT_TRUE(testing::CheckAll(store_.get(), kId, 2, TestModel()).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->PrepareRank(kId, other.source()).status())) << "committed";
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->PrepareRank(kId, other.source()).status()))
+      << "committed";
 }
 
 TEST_F(StoreTest, ListsWhatIsPreparedAndRemovesIt) {
@@ -313,13 +325,15 @@ TEST_F(StoreTest, CommitIsIdempotentAndKeepsTheFirst) {
   EXPECT_TRUE(store_->WriteCommit(kId, EncodeCommitRecord(record)).ok());
   record.committed_wall_ns += 1;
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->WriteCommit(kId, EncodeCommitRecord(record))));
-  EXPECT_TRUE(absl::IsInvalidArgument(store_->WriteCommit({JobId{42}, 3, 101}, EncodeCommitRecord(record))));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      store_->WriteCommit({JobId{42}, 3, 101}, EncodeCommitRecord(record))));
   EXPECT_FALSE(store_->WriteCommit({JobId{42}, 3, 101}, "nonsense").ok());
   EXPECT_FALSE(*fs_.Exists("/s/jobs/j-42/101.3"));
   // A damaged record is put right by its coordinator.
   record.committed_wall_ns -= 1;
   ASSERT_TRUE(fs_.FlipByte(File("COMMIT"), 100, 1));
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->RemoveUncommitted(kId))) << "damaged is not uncommitted";
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->RemoveUncommitted(kId)))
+      << "damaged is not uncommitted";
   EXPECT_TRUE(store_->WriteCommit(kId, EncodeCommitRecord(record)).ok());
   EXPECT_TRUE(store_->Verify(kId, nullptr).ok());
 }
@@ -371,14 +385,18 @@ TEST(StoreOnDiskTest, TheSameBytesByUringAndByPlainWrites) {
     const absl::Status saved = testing::SaveAll(store->get(), kId, 1, model, {1, 1});
     ASSERT_TRUE(saved.ok()) << saved;
     uint64_t last = 0;
-    EXPECT_TRUE((*store)->Verify(kId, [&](uint64_t done, uint64_t total) {
-      EXPECT_GE(done, last);
-      EXPECT_LE(done, total);
-      last = done;
-    }).ok());
+    EXPECT_TRUE((*store)
+                    ->Verify(kId,
+                             [&](uint64_t done, uint64_t total) {
+                               EXPECT_GE(done, last);
+                               EXPECT_LE(done, total);
+                               last = done;
+                             })
+                    .ok());
     EXPECT_EQ(last, (*store)->ReadCommit(kId)->total_bytes);
     EXPECT_TRUE(testing::CheckAll(store->get(), kId, 1, model).ok());
-    packs.insert(*PosixFileSystem()->ReadFile(JoinPath(JoinPath(root, CheckpointDirName(kId)), "rank-00000.pack")));
+    packs.insert(*PosixFileSystem()->ReadFile(
+        JoinPath(JoinPath(root, CheckpointDirName(kId)), "rank-00000.pack")));
   }
   EXPECT_EQ(packs.size(), 1u);
 }
@@ -390,7 +408,8 @@ constexpr char kGoldenDigest[] = "509c3610e442009230a2962a66ebe08a";
 
 TEST(GoldenTest, AStoreOfVersionOneIsReadAndWrittenAgainByteForByte) {
   const CheckpointId id{JobId{7}, 2, 20};
-  const std::vector<TestTensor> model = {{"w", rank::kF32, {6, 4}}, {"b", rank::kBF16, {5}}, {"n", rank::kI64, {}}};
+  const std::vector<TestTensor> model = {
+      {"w", rank::kF32, {6, 4}}, {"b", rank::kBF16, {5}}, {"n", rank::kI64, {}}};
   if (std::getenv("HOLDFAST_UPDATE_GOLDEN") != nullptr) {
     auto store = Store::Open(PosixFileSystem(), kGolden, {});
     ASSERT_TRUE(store.ok() && testing::SaveAll(store->get(), id, 11, model, {2, 1}).ok());

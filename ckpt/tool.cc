@@ -29,7 +29,9 @@ struct Request {
   bool json = false;
 };
 
-std::string Line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string Line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 int Fail(std::ostream& err, const absl::Status& status) {
   err << "holdfast-ckpt: " << std::string(status.message()) << "\n";
@@ -59,7 +61,8 @@ std::string StateText(const ListedCheckpoint& c) {
 int Ls(Store& store, const Request& request, std::ostream& out, std::ostream& err) {
   absl::StatusOr<std::vector<ListedCheckpoint>> all = store.List();
   if (!all.ok()) return Fail(err, AsProblem(all.status()));
-  if (!request.json) out << Pad("CHECKPOINT", 24) << Pad("STATE", 14) << Pad("RANKS", 8) << "BYTES\n";
+  if (!request.json)
+    out << Pad("CHECKPOINT", 24) << Pad("STATE", 14) << Pad("RANKS", 8) << "BYTES\n";
   for (const ListedCheckpoint& c : *all) {
     if (request.json) {
       Json json = IdJson(c.id);
@@ -70,8 +73,9 @@ int Ls(Store& store, const Request& request, std::ostream& out, std::ostream& er
       out << Line(json);
       continue;
     }
-    out << Pad(ToString(c.id), 23) << ' ' << Pad(StateText(c), 13) << ' ' << Pad(absl::StrCat(c.prepared_ranks), 7) << ' '
-        << c.bytes << (c.problem.empty() ? "" : "  " + c.problem) << "\n";
+    out << Pad(ToString(c.id), 23) << ' ' << Pad(StateText(c), 13) << ' '
+        << Pad(absl::StrCat(c.prepared_ranks), 7) << ' ' << c.bytes
+        << (c.problem.empty() ? "" : "  " + c.problem) << "\n";
   }
   return kToolDone;
 }
@@ -79,7 +83,9 @@ int Ls(Store& store, const Request& request, std::ostream& out, std::ostream& er
 // The committed checkpoint that `text` names; without an attempt the newest one of that step.
 absl::StatusOr<CheckpointId> Resolve(Store& store, const std::string& text) {
   const std::optional<CheckpointRef> ref = ParseCheckpointRef(text);
-  if (!ref) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no checkpoint; write j-42@100 or j-42@100.3"));
+  if (!ref)
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no checkpoint; write j-42@100 or j-42@100.3"));
   if (ref->has_attempt) return ref->id;
   HF_ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> all, store.List());
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
@@ -90,7 +96,9 @@ absl::StatusOr<CheckpointId> Resolve(Store& store, const std::string& text) {
   return absl::NotFoundError(absl::StrCat("no committed checkpoint ", text, " in the store"));
 }
 
-std::string ShapeText(const std::vector<uint64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ","), "]"); }
+std::string ShapeText(const std::vector<uint64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
+}
 
 std::map<std::string, const TensorRecord*> GlobalTensors(const CommitRecord& record) {
   std::map<std::string, const TensorRecord*> tensors;
@@ -108,11 +116,15 @@ Json ShowJson(const CommitRecord& record) {
   json["total_bytes"] = record.total_bytes;
   json["tensors"] = Json::array();
   for (const auto& [name, t] : GlobalTensors(record)) {
-    json["tensors"].push_back(Json{{"name", name}, {"dtype", rank::DTypeName(t->dtype)}, {"shape", t->global_shape}});
+    json["tensors"].push_back(
+        Json{{"name", name}, {"dtype", rank::DTypeName(t->dtype)}, {"shape", t->global_shape}});
   }
   json["ranks"] = Json::array();
   for (const RankManifest& m : record.ranks) {
-    json["ranks"].push_back(Json{{"rank", m.rank}, {"pack", m.pack}, {"pack_bytes", m.pack_bytes}, {"boxes", m.tensors.size()}});
+    json["ranks"].push_back(Json{{"rank", m.rank},
+                                 {"pack", m.pack},
+                                 {"pack_bytes", m.pack_bytes},
+                                 {"boxes", m.tensors.size()}});
   }
   return json;
 }
@@ -126,10 +138,12 @@ int Show(Store& store, const Request& request, std::ostream& out, std::ostream& 
     out << Line(ShowJson(*record));
     return kToolDone;
   }
-  out << "checkpoint " << ToString(record->id) << "\nranks      " << record->world_size << "\nsamples    " << record->samples
-      << "\nbytes      " << record->total_bytes << "\ntensors\n";
+  out << "checkpoint " << ToString(record->id) << "\nranks      " << record->world_size
+      << "\nsamples    " << record->samples << "\nbytes      " << record->total_bytes
+      << "\ntensors\n";
   for (const auto& [name, t] : GlobalTensors(*record)) {
-    out << "  " << name << "  " << rank::DTypeName(t->dtype) << " " << ShapeText(t->global_shape) << "\n";
+    out << "  " << name << "  " << rank::DTypeName(t->dtype) << " " << ShapeText(t->global_shape)
+        << "\n";
   }
   return kToolDone;
 }
@@ -165,7 +179,8 @@ int VerifyAll(Store& store, const Request& request, std::ostream& out, std::ostr
     }
     if (status.ok()) continue;
     const int code = Fail(err, status);
-    // A checkpoint that was asked for and is not there is "not found"; a file that is gone is damage.
+    // A checkpoint that was asked for and is not there is "not found"; a file that is gone is
+    // damage.
     exit = code == kToolNotFound && !store.ReadCommit(id).ok() ? kToolNotFound : kToolProblem;
   }
   return exit;
@@ -190,34 +205,44 @@ int Digest(Store& store, const Request& request, std::ostream& out, std::ostream
 absl::Status SplitWords(Request* request) {
   std::vector<std::string> words = request->words;
   if (request->store.empty()) {
-    if (words.empty()) return absl::InvalidArgumentError("no store: give its directory, or --store DIR");
+    if (words.empty())
+      return absl::InvalidArgumentError("no store: give its directory, or --store DIR");
     request->store = words.front();
     words.erase(words.begin());
   }
   const bool takes_id = request->verb != "ls", needs_id = takes_id && request->verb != "verify";
-  if (words.size() > (takes_id ? 1u : 0u)) return absl::InvalidArgumentError(absl::StrCat("unexpected '", words.back(), "'"));
-  if (needs_id && words.empty()) return absl::InvalidArgumentError("no checkpoint: write j-42@100 or j-42@100.3");
+  if (words.size() > (takes_id ? 1u : 0u))
+    return absl::InvalidArgumentError(absl::StrCat("unexpected '", words.back(), "'"));
+  if (needs_id && words.empty())
+    return absl::InvalidArgumentError("no checkpoint: write j-42@100 or j-42@100.3");
   if (!words.empty()) request->id = words.front();
   return absl::OkStatus();
 }
 
-void AddVerb(CLI::App* app, Request* request, const char* verb, const char* help, const char* words) {
+void AddVerb(CLI::App* app, Request* request, const char* verb, const char* help,
+             const char* words) {
   CLI::App* command = app->add_subcommand(verb, help);
-  command->add_option("--store", request->store, "the store's directory (or as the first argument)");
+  command->add_option("--store", request->store,
+                      "the store's directory (or as the first argument)");
   command->add_flag("--json", request->json, "one JSON object a line");
   command->add_option("arguments", request->words, words);
   command->callback([request, verb] { request->verb = verb; });
 }
 
 // Empty when the request is good; else the exit code.
-std::optional<int> Parse(const std::vector<std::string>& arguments, Request* request, std::ostream& out, std::ostream& err) {
-  CLI::App app{"Looks into a store of checkpoints, with no daemon.\nExit codes: 0 done, 1 a problem was found, 2 usage, 3 not found.",
-               "holdfast-ckpt"};
+std::optional<int> Parse(const std::vector<std::string>& arguments, Request* request,
+                         std::ostream& out, std::ostream& err) {
+  CLI::App app{
+      "Looks into a store of checkpoints, with no daemon.\nExit codes: 0 done, 1 a problem was "
+      "found, 2 usage, 3 not found.",
+      "holdfast-ckpt"};
   app.require_subcommand(1);
   AddVerb(&app, request, "ls", "lists all checkpoints, committed or not", "[STORE]");
   AddVerb(&app, request, "show", "what a committed checkpoint holds", "[STORE] j-42@100[.3]");
-  AddVerb(&app, request, "verify", "reads every byte of one checkpoint, or of all", "[STORE] [j-42@100[.3]]");
-  AddVerb(&app, request, "digest", "the state's digest: equal for equal states in any layout", "[STORE] j-42@100[.3]");
+  AddVerb(&app, request, "verify", "reads every byte of one checkpoint, or of all",
+          "[STORE] [j-42@100[.3]]");
+  AddVerb(&app, request, "digest", "the state's digest: equal for equal states in any layout",
+          "[STORE] j-42@100[.3]");
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
@@ -234,7 +259,8 @@ std::optional<int> Parse(const std::vector<std::string>& arguments, Request* req
 
 }  // namespace
 
-int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostream& out,
+            std::ostream& err) {
   Request request;
   if (const std::optional<int> exit = Parse(arguments, &request, out, err)) return *exit;
   StoreOptions options;

@@ -39,8 +39,14 @@ absl::Status Missing(const std::string& what) { return ErrnoStatus(ENOENT, what)
 class FaultFile final : public WritableFile {
  public:
   FaultFile(FaultFileSystem* fs, FaultFileSystem::InodePtr inode, uint64_t boot, std::string path)
-      : fs_(fs), inode_(std::move(inode)), boot_(boot), path_(std::move(path)), end_(inode_->bytes.size()) {}
-  absl::Status Append(const void* data, size_t bytes) override { return WriteAt(end_, data, bytes); }
+      : fs_(fs),
+        inode_(std::move(inode)),
+        boot_(boot),
+        path_(std::move(path)),
+        end_(inode_->bytes.size()) {}
+  absl::Status Append(const void* data, size_t bytes) override {
+    return WriteAt(end_, data, bytes);
+  }
   absl::Status WriteAt(uint64_t offset, const void* data, size_t bytes) override {
     end_ = std::max(end_, offset + bytes);
     return fs_->WriteInode(inode_, boot_, path_, offset, data, bytes);
@@ -178,7 +184,8 @@ void FaultFileSystem::ChangeEntries(Inode* dir, Change change) {
   dir->unsynced.push_back(std::move(change));
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::CreateExclusive(const std::string& path) {
+absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::CreateExclusive(
+    const std::string& path) {
   MutexLock lock(mutex_);
   HF_RETURN_IF_ERROR(Begin("create " + path));
   HF_ASSIGN_OR_RETURN(const Place place, FindPlace(path));
@@ -189,7 +196,8 @@ absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::CreateExclusive(c
   return std::unique_ptr<WritableFile>(new FaultFile(this, inode, boot_, path));
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::OpenForAppend(const std::string& path) {
+absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::OpenForAppend(
+    const std::string& path) {
   {
     MutexLock lock(mutex_);
     if (dead_) return DeadError("open " + path);
@@ -200,17 +208,20 @@ absl::StatusOr<std::unique_ptr<WritableFile>> FaultFileSystem::OpenForAppend(con
   return CreateExclusive(path);
 }
 
-absl::StatusOr<std::unique_ptr<ReadableFile>> FaultFileSystem::OpenForRead(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ReadableFile>> FaultFileSystem::OpenForRead(
+    const std::string& path) {
   MutexLock lock(mutex_);
   if (dead_) return DeadError("open " + path);
   const InodePtr inode = Find(path);
   if (inode == nullptr) return Missing("open " + path);
-  if (inode->dir) return absl::InvalidArgumentError(absl::StrCat("open ", path, ": is a directory"));
+  if (inode->dir)
+    return absl::InvalidArgumentError(absl::StrCat("open ", path, ": is a directory"));
   return std::unique_ptr<ReadableFile>(new FaultReader(this, inode, path));
 }
 
-absl::Status FaultFileSystem::WriteInode(const InodePtr& inode, uint64_t boot, const std::string& path, uint64_t offset,
-                                         const void* data, size_t bytes) {
+absl::Status FaultFileSystem::WriteInode(const InodePtr& inode, uint64_t boot,
+                                         const std::string& path, uint64_t offset, const void* data,
+                                         size_t bytes) {
   MutexLock lock(mutex_);
   if (boot != boot_) return DeadError("write " + path);
   if (inode->poisoned) return ErrnoStatus(EIO, "write " + path + " after an earlier error");
@@ -227,7 +238,8 @@ absl::Status FaultFileSystem::WriteInode(const InodePtr& inode, uint64_t boot, c
   return End("write " + path);
 }
 
-absl::Status FaultFileSystem::SyncInode(const InodePtr& inode, uint64_t boot, const std::string& path) {
+absl::Status FaultFileSystem::SyncInode(const InodePtr& inode, uint64_t boot,
+                                        const std::string& path) {
   MutexLock lock(mutex_);
   if (boot != boot_) return DeadError("sync " + path);
   if (inode->poisoned) return ErrnoStatus(EIO, "sync " + path + " after an earlier error");
@@ -239,11 +251,12 @@ absl::Status FaultFileSystem::SyncInode(const InodePtr& inode, uint64_t boot, co
   return End("sync " + path);
 }
 
-absl::StatusOr<size_t> FaultFileSystem::ReadInode(const InodePtr& inode, const std::string& path, uint64_t offset, void* out,
-                                                  size_t bytes) {
+absl::StatusOr<size_t> FaultFileSystem::ReadInode(const InodePtr& inode, const std::string& path,
+                                                  uint64_t offset, void* out, size_t bytes) {
   MutexLock lock(mutex_);
   if (dead_) return DeadError("read " + path);
-  if (fail_reads_ && (fail_reads_of_.empty() || fail_reads_of_ == path)) return ErrnoStatus(EIO, "read " + path);
+  if (fail_reads_ && (fail_reads_of_.empty() || fail_reads_of_ == path))
+    return ErrnoStatus(EIO, "read " + path);
   if (offset >= inode->bytes.size()) return size_t{0};
   const size_t got = std::min<size_t>(bytes, inode->bytes.size() - offset);
   std::memcpy(out, inode->bytes.data() + offset, got);
@@ -360,10 +373,12 @@ void FaultFileSystem::Settle(Inode* inode, Loss loss, uint64_t* random) {
     if (loss == Loss::kAll || loss == Loss::kKeepNames) inode->bytes = inode->durable_bytes;
     if (loss == Loss::kRandom) {
       std::string mixed = inode->durable_bytes;
-      if (NextRandom(random) % 2 == 0) mixed.resize(std::max(mixed.size(), inode->bytes.size()), '\0');
+      if (NextRandom(random) % 2 == 0)
+        mixed.resize(std::max(mixed.size(), inode->bytes.size()), '\0');
       for (size_t at = 0; at < std::min(mixed.size(), inode->bytes.size()); at += kPageBytes) {
         const size_t bytes = std::min({kPageBytes, mixed.size() - at, inode->bytes.size() - at});
-        if (NextRandom(random) % 2 == 0) std::memcpy(mixed.data() + at, inode->bytes.data() + at, bytes);
+        if (NextRandom(random) % 2 == 0)
+          std::memcpy(mixed.data() + at, inode->bytes.data() + at, bytes);
       }
       inode->bytes = mixed;
     }
@@ -408,7 +423,8 @@ void FaultFileSystem::CutFile(const std::string& path, uint64_t bytes) {
   inode->durable_bytes = inode->bytes;
 }
 
-void FaultFileSystem::ListFiles(const Inode& dir, const std::string& prefix, std::vector<std::string>* out) const {
+void FaultFileSystem::ListFiles(const Inode& dir, const std::string& prefix,
+                                std::vector<std::string>* out) const {
   for (const auto& [name, inode] : dir.entries) {
     const std::string path = prefix + "/" + name;
     if (inode->dir) {

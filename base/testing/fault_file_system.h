@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system in memory that fails on purpose, for tests. It keeps apart what a running system sees and what would be there
-// after a power cut: file contents become durable by Sync, names by SyncDir (files too: creating, renaming and removing are
-// entries of their directory).
+// A file system in memory that fails on purpose, for tests. It keeps apart what a running system
+// sees and what would be there after a power cut: file contents become durable by Sync, names by
+// SyncDir (files too: creating, renaming and removing are entries of their directory).
 //
-// Every call that changes something (create, write, sync, rename, remove, mkdir, rmdir, syncdir) is one operation, counted from 1.
-// A plan makes one of them fail, or the machine die there; after a death every call fails until Reboot().
-// Threads: safe to share.
+// Every call that changes something (create, write, sync, rename, remove, mkdir, rmdir, syncdir) is
+// one operation, counted from 1. A plan makes one of them fail, or the machine die there; after a
+// death every call fails until Reboot(). Threads: safe to share.
 #ifndef HOLDFAST_BASE_TESTING_FAULT_FILE_SYSTEM_H_
 #define HOLDFAST_BASE_TESTING_FAULT_FILE_SYSTEM_H_
 
@@ -44,13 +44,15 @@ class FaultFileSystem final : public FileSystem {
 
   // The operation numbered `at` (counted from the call of Plan) meets `fault`.
   void Plan(uint64_t at, Fault fault);
-  uint64_t Operations() const;             // since the last Plan
+  uint64_t Operations() const;  // since the last Plan
   bool Dead() const;
-  // The power comes back: open files are gone, what was not synced is lost as `loss` says. Clears the plan.
+  // The power comes back: open files are gone, what was not synced is lost as `loss` says. Clears
+  // the plan.
   void Reboot(Loss loss, uint64_t seed);
 
-  // Syncs of these paths (files by the name they were created with, directories) report success and do nothing: a disk that lies,
-  // or a program that forgot them. For showing that a test would notice.
+  // Syncs of these paths (files by the name they were created with, directories) report success and
+  // do nothing: a disk that lies, or a program that forgot them. For showing that a test would
+  // notice.
   void IgnoreSyncs(std::function<bool(const std::string& path)> which);
 
   void SetFreeBytes(uint64_t bytes);
@@ -84,9 +86,9 @@ class FaultFileSystem final : public FileSystem {
   struct Inode {
     bool dir = false;
     std::string bytes, durable_bytes;
-    bool poisoned = false;             // a write or sync failed
+    bool poisoned = false;  // a write or sync failed
     Entries entries, durable_entries;
-    std::vector<Change> unsynced;      // since the last SyncDir
+    std::vector<Change> unsynced;  // since the last SyncDir
   };
   // A place in the tree: the directory and the last component.
   struct Place {
@@ -98,17 +100,19 @@ class FaultFileSystem final : public FileSystem {
   absl::Status End(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status DeadError(const std::string& what) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   InodePtr Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Place> FindPlace(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Place> FindPlace(const std::string& path) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Apply(const Change& change, Entries* entries);
   static void ChangeEntries(Inode* dir, Change change);
   absl::Status MakeOneDir(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(Inode* inode, Loss loss, uint64_t* random) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ListFiles(const Inode& dir, const std::string& prefix, std::vector<std::string>* out) const;
 
-  absl::Status WriteInode(const InodePtr& inode, uint64_t boot, const std::string& path, uint64_t offset, const void* data,
-                          size_t bytes);
+  absl::Status WriteInode(const InodePtr& inode, uint64_t boot, const std::string& path,
+                          uint64_t offset, const void* data, size_t bytes);
   absl::Status SyncInode(const InodePtr& inode, uint64_t boot, const std::string& path);
-  absl::StatusOr<size_t> ReadInode(const InodePtr& inode, const std::string& path, uint64_t offset, void* out, size_t bytes);
+  absl::StatusOr<size_t> ReadInode(const InodePtr& inode, const std::string& path, uint64_t offset,
+                                   void* out, size_t bytes);
 
   mutable Mutex mutex_;
   InodePtr root_ ABSL_GUARDED_BY(mutex_);

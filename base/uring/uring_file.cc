@@ -27,8 +27,9 @@ bool Aligned(const void* pointer) { return Aligned(reinterpret_cast<uintptr_t>(p
 
 void UringFile::FreeMemory::operator()(char* memory) const { std::free(memory); }
 
-UringFile::UringFile(UniqueFd fd, std::string path, std::unique_ptr<io_uring> ring, std::vector<MemoryRegion> regions,
-                     bool direct, bool registered, const UringOptions& options)
+UringFile::UringFile(UniqueFd fd, std::string path, std::unique_ptr<io_uring> ring,
+                     std::vector<MemoryRegion> regions, bool direct, bool registered,
+                     const UringOptions& options)
     : fd_(std::move(fd)),
       path_(std::move(path)),
       ring_(std::move(ring)),
@@ -51,7 +52,9 @@ void UringFile::Poison(const absl::Status& status) {
   if (poison_.ok()) poison_ = status;
 }
 
-absl::Status UringFile::Append(const void* data, size_t bytes) { return WriteAt(end_, data, bytes); }
+absl::Status UringFile::Append(const void* data, size_t bytes) {
+  return WriteAt(end_, data, bytes);
+}
 
 absl::Status UringFile::WriteAt(uint64_t offset, const void* data, size_t bytes) {
   HF_RETURN_IF_ERROR(poison_);
@@ -76,7 +79,8 @@ absl::Status UringFile::WriteUnaligned(uint64_t offset, const char* data, size_t
     return poison_;
   }
   for (size_t done = 0; done < bytes;) {
-    const ssize_t n = ::pwrite(fd_.get(), data + done, bytes - done, static_cast<off_t>(offset + done));
+    const ssize_t n =
+        ::pwrite(fd_.get(), data + done, bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       Poison(ErrnoStatus(n < 0 ? errno : EIO, absl::StrCat("write ", path_)));
@@ -84,7 +88,8 @@ absl::Status UringFile::WriteUnaligned(uint64_t offset, const char* data, size_t
     }
     done += static_cast<size_t>(n);
   }
-  if (::fcntl(fd_.get(), F_SETFL, flags) != 0) Poison(ErrnoStatus(errno, absl::StrCat("write ", path_)));
+  if (::fcntl(fd_.get(), F_SETFL, flags) != 0)
+    Poison(ErrnoStatus(errno, absl::StrCat("write ", path_)));
   return poison_;
 }
 
@@ -101,7 +106,8 @@ int UringFile::RegisteredIndex(const char* data, size_t bytes) const {
   int index = 0;
   for (const MemoryRegion& region : regions_) {
     const char* begin = static_cast<const char*>(region.data);
-    const int pieces = static_cast<int>((region.bytes + kRegisterPieceBytes - 1) / kRegisterPieceBytes);
+    const int pieces =
+        static_cast<int>((region.bytes + kRegisterPieceBytes - 1) / kRegisterPieceBytes);
     if (data >= begin && data + bytes <= begin + region.bytes) {
       const size_t at = static_cast<size_t>(data - begin);
       const bool one_piece = at / kRegisterPieceBytes == (at + bytes - 1) / kRegisterPieceBytes;
@@ -115,7 +121,8 @@ int UringFile::RegisteredIndex(const char* data, size_t bytes) const {
 absl::StatusOr<int> UringFile::FreeSlot() {
   while (in_flight_ == writes_.size()) HF_RETURN_IF_ERROR(ReapOne());
   HF_RETURN_IF_ERROR(poison_);
-  const auto slot = std::find_if(writes_.begin(), writes_.end(), [](const Write& w) { return !w.busy; });
+  const auto slot =
+      std::find_if(writes_.begin(), writes_.end(), [](const Write& w) { return !w.busy; });
   return static_cast<int>(slot - writes_.begin());
 }
 
@@ -123,8 +130,11 @@ absl::StatusOr<int> UringFile::FreeBounce() {
   for (size_t i = 0; i < bounce_.size(); ++i) {
     if (!bounce_busy_[i]) return static_cast<int>(i);
   }
-  std::unique_ptr<char, FreeMemory> block(static_cast<char*>(std::aligned_alloc(kAlign, kBlockBytes)));
-  if (block == nullptr) return absl::ResourceExhaustedError(absl::StrCat("write ", path_, ": no memory for a block of 4 MiB"));
+  std::unique_ptr<char, FreeMemory> block(
+      static_cast<char*>(std::aligned_alloc(kAlign, kBlockBytes)));
+  if (block == nullptr)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("write ", path_, ": no memory for a block of 4 MiB"));
   bounce_.push_back(std::move(block));
   bounce_busy_.push_back(false);
   return static_cast<int>(bounce_.size() - 1);
@@ -164,7 +174,8 @@ absl::Status UringFile::Start(int slot) {
   int result;
   while ((result = ::io_uring_submit(ring_.get())) == -EINTR) {
   }
-  if (result == -EAGAIN || result == -EBUSY) return absl::OkStatus();  // it stays queued and goes with the next submit
+  if (result == -EAGAIN || result == -EBUSY)
+    return absl::OkStatus();  // it stays queued and goes with the next submit
   if (result < 0) {
     Poison(ErrnoStatus(-result, absl::StrCat("submit write ", path_)));
     ring_broken_ = true;  // what is queued was never seen by the kernel, but nobody can say which
@@ -178,7 +189,8 @@ absl::Status UringFile::ReapOne() {
   int result;
   do {
     result = ::io_uring_submit_and_wait(ring_.get(), 1);
-    if (result >= 0 || result == -EAGAIN || result == -EBUSY) result = ::io_uring_wait_cqe(ring_.get(), &cqe);
+    if (result >= 0 || result == -EAGAIN || result == -EBUSY)
+      result = ::io_uring_wait_cqe(ring_.get(), &cqe);
   } while (result == -EINTR || result == -EAGAIN);
   if (result < 0) {
     ring_broken_ = true;
@@ -209,8 +221,8 @@ void UringFile::Complete(int slot, int result) {
   if (direct_) done -= done % kAlign;
   write.stalls = done == 0 ? write.stalls + 1 : 0;
   if (write.stalls > kStallsMax) {
-    Poison(absl::UnavailableError(absl::StrCat("write ", path_, ": no progress after ", kStallsMax, " tries at offset ",
-                                               write.offset)));
+    Poison(absl::UnavailableError(absl::StrCat("write ", path_, ": no progress after ", kStallsMax,
+                                               " tries at offset ", write.offset)));
     return;
   }
   if (!poison_.ok()) return;
@@ -230,7 +242,8 @@ absl::Status UringFile::Preallocate(uint64_t bytes) {
   do {
     result = bytes == 0 ? 0 : ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return absl::OkStatus();
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
+    return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("preallocate ", path_));
 }
 
@@ -249,7 +262,8 @@ absl::Status UringFile::Close() {
   Drain();
   HF_RETURN_IF_ERROR(poison_);
   if (!fd_.valid()) return absl::OkStatus();
-  if (::close(fd_.Release()) != 0 && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("close ", path_));
+  if (::close(fd_.Release()) != 0 && errno != EINTR)
+    return ErrnoStatus(errno, absl::StrCat("close ", path_));
   return absl::OkStatus();
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One bulk file on one ring. Internal to base/uring. One thread.
 //
-// Memory: what lies in a region and is aligned is written from where it is; everything else is copied into a bounce block first.
-// No block and no region is given up before the kernel has completed every write on it: Drain() runs in Sync, Close and the
-// destructor, whatever went wrong before.
+// Memory: what lies in a region and is aligned is written from where it is; everything else is
+// copied into a bounce block first. No block and no region is given up before the kernel has
+// completed every write on it: Drain() runs in Sync, Close and the destructor, whatever went wrong
+// before.
 #ifndef HOLDFAST_BASE_URING_URING_FILE_H_
 #define HOLDFAST_BASE_URING_URING_FILE_H_
 
@@ -22,10 +23,12 @@ namespace holdfast {
 
 class UringFile final : public WritableFile {
  public:
-  // `ring` is initialised; the file takes it over. With `direct` the descriptor has O_DIRECT set. `registered` says that
-  // `regions` are registered with the ring, cut into pieces of kRegisterPieceBytes.
-  UringFile(UniqueFd fd, std::string path, std::unique_ptr<io_uring> ring, std::vector<MemoryRegion> regions, bool direct,
-            bool registered, const UringOptions& options);
+  // `ring` is initialised; the file takes it over. With `direct` the descriptor has O_DIRECT set.
+  // `registered` says that `regions` are registered with the ring, cut into pieces of
+  // kRegisterPieceBytes.
+  UringFile(UniqueFd fd, std::string path, std::unique_ptr<io_uring> ring,
+            std::vector<MemoryRegion> regions, bool direct, bool registered,
+            const UringOptions& options);
   ~UringFile() override;
 
   absl::Status Append(const void* data, size_t bytes) override;
@@ -39,8 +42,8 @@ class UringFile final : public WritableFile {
     uint64_t offset = 0;
     const char* data = nullptr;
     uint32_t bytes = 0;
-    int bounce = -1;       // index of the bounce block that holds the data
-    int stalls = 0;        // completions in a row without progress
+    int bounce = -1;  // index of the bounce block that holds the data
+    int stalls = 0;   // completions in a row without progress
     bool busy = false;
   };
   struct FreeMemory {
@@ -75,7 +78,8 @@ class UringFile final : public WritableFile {
   absl::Status poison_;
 };
 
-inline constexpr size_t kRegisterPieceBytes = 256 << 20;  // the kernel takes at most 1 GiB in one piece
+inline constexpr size_t kRegisterPieceBytes = 256
+                                              << 20;  // the kernel takes at most 1 GiB in one piece
 
 }  // namespace holdfast
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A FileSystem whose bulk files are written by io_uring: O_DIRECT, several writes in flight, straight from the caller's memory.
-// Everything else goes to the file system below, which must be the POSIX one.
+// A FileSystem whose bulk files are written by io_uring: O_DIRECT, several writes in flight, straight from the caller's
+// memory. Everything else goes to the file system below, which must be the POSIX one.
 //
-// Falls back, and says so once: registered buffers refused (memlock) -> plain writes; O_DIRECT refused -> through the page cache;
-// io_uring refused (old kernel, seccomp, a limit) -> the bulk file of the file system below.
+// Falls back, and says so once: registered buffers refused (memlock) -> plain writes; O_DIRECT refused -> through the
+// page cache; io_uring refused (old kernel, seccomp, a limit) -> the bulk file of the file system below.
 // Threads: the file system may be shared; a bulk file belongs to the thread that created it.
 #ifndef HOLDFAST_BASE_URING_URING_FILE_SYSTEM_H_
 #define HOLDFAST_BASE_URING_URING_FILE_SYSTEM_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bulk files by io_uring: bytes right in every mode, each refusal falls back, each bad completion is an error, and memory is not
-// given up while the kernel may read it.
+// Bulk files by io_uring: bytes right in every mode, each refusal falls back, each bad completion
+// is an error, and memory is not given up while the kernel may read it.
 #include "base/uring/uring_file_system.h"
 
 #include <gtest/gtest.h>
@@ -25,9 +25,11 @@ constexpr size_t kRegionBytes = 9 << 20;  // more than two blocks of 4 MiB
 class Region {
  public:
   Region() {
-    void* memory = ::mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     data_ = memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
-    for (size_t i = 0; data_ != nullptr && i < kRegionBytes; ++i) data_[i] = static_cast<char>(i * 2654435761u >> 13);
+    for (size_t i = 0; data_ != nullptr && i < kRegionBytes; ++i)
+      data_[i] = static_cast<char>(i * 2654435761u >> 13);
   }
   ~Region() {
     if (data_ != nullptr) ::munmap(data_, kRegionBytes);
@@ -51,7 +53,8 @@ UringOptions Quiet(std::vector<std::string>* notes) {
   return options;
 }
 
-// A whole file as the checkpoint engine writes it: a page from elsewhere, the region, and a page from reused memory.
+// A whole file as the checkpoint engine writes it: a page from elsewhere, the region, and a page
+// from reused memory.
 absl::Status WriteWhole(FileSystem* fs, const std::string& path, const Region& region) {
   absl::StatusOr<std::unique_ptr<WritableFile>> file = fs->CreateBulk(path, {region.region()});
   if (!file.ok()) return file.status();
@@ -78,7 +81,8 @@ void ExpectWhole(const std::string& path, const Region& region) {
 
 class UringTest : public ::testing::Test {
  protected:
-  // Some places allow no io_uring at all; what needs a real ring is skipped there, the fallback test is not.
+  // Some places allow no io_uring at all; what needs a real ring is skipped there, the fallback
+  // test is not.
   static bool RingAvailable() {
     io_uring ring;
     if (::io_uring_queue_init(4, &ring, 0) != 0) return false;
@@ -183,11 +187,16 @@ TEST_F(UringTest, ShortWritesAndInterruptionsAreContinued) {
   int seen = 0;
   options.calls.completion = [&seen](int result) {
     switch (++seen) {
-      case 1: return -EINTR;
-      case 2: return -EAGAIN;
-      case 3: return result / 2 + 17;  // not on a page
-      case 4: return 0;
-      default: return result;
+      case 1:
+        return -EINTR;
+      case 2:
+        return -EAGAIN;
+      case 3:
+        return result / 2 + 17;  // not on a page
+      case 4:
+        return 0;
+      default:
+        return result;
     }
   };
   ASSERT_TRUE(Write(options).ok());
@@ -266,7 +275,8 @@ TEST_F(UringTest, WritesWhatIsNotAligned) {
   ASSERT_TRUE((*file)->Append(region_.data() + kPage, 100).ok());
   ASSERT_TRUE((*file)->Append(region_.data() + kPage + 100, kPage).ok());
   ASSERT_TRUE((*file)->Sync().ok());
-  EXPECT_EQ(*PosixFileSystem()->ReadFile(dir_.Sub("f")), std::string(region_.data(), 2 * kPage + 100));
+  EXPECT_EQ(*PosixFileSystem()->ReadFile(dir_.Sub("f")),
+            std::string(region_.data(), 2 * kPage + 100));
 }
 
 TEST_F(UringTest, RefusesAnExistingFile) {

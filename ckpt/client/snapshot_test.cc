@@ -32,9 +32,13 @@ class Arena {
   rank::ArenaHeader* header() { return static_cast<rank::ArenaHeader*>(base_); }
   rank::BufferHeader& buffer(uint32_t i) { return header()->buffer[i]; }
   uint32_t state(uint32_t i) { return buffer(i).state.load(); }
-  char* table(uint32_t i) { return static_cast<char*>(base_) + header()->buffer_offset + i * header()->buffer_stride; }
+  char* table(uint32_t i) {
+    return static_cast<char*>(base_) + header()->buffer_offset + i * header()->buffer_stride;
+  }
   char* data(uint32_t i) { return table(i) + header()->table_bytes; }
-  bool Move(uint32_t i, uint32_t from, uint32_t to) { return buffer(i).state.compare_exchange_strong(from, to); }
+  bool Move(uint32_t i, uint32_t from, uint32_t to) {
+    return buffer(i).state.compare_exchange_strong(from, to);
+  }
 
  private:
   void* base_;
@@ -62,18 +66,22 @@ struct Taken {
   std::string reason;
 };
 
-Taken Take(SnapshotWriter& writer, uint64_t attempt, uint64_t step, bool persist = false, bool agent = true) {
+Taken Take(SnapshotWriter& writer, uint64_t attempt, uint64_t step, bool persist = false,
+           bool agent = true) {
   State state(step);
   Taken taken;
-  taken.ok = writer.Take(state.views(), attempt, step, step * 8, persist, agent, &taken.buffer, &taken.reason);
+  taken.ok = writer.Take(state.views(), attempt, step, step * 8, persist, agent, &taken.buffer,
+                         &taken.reason);
   return taken;
 }
 
 TEST(DigestTest, CopyGivesTheDigestOfTheBytesAtEverySize) {
-  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{17}, size_t{131072}, size_t{131073}, size_t{1000003}}) {
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, size_t{17}, size_t{131072}, size_t{131073}, size_t{1000003}}) {
     std::vector<char> from(bytes), to(bytes + 1, 'x');
     for (size_t i = 0; i < bytes; ++i) from[i] = static_cast<char>(i * 31 >> 3);
-    EXPECT_EQ(CopyAndDigest(to.data(), from.data(), bytes), DigestBytes(from.data(), bytes)) << bytes;
+    EXPECT_EQ(CopyAndDigest(to.data(), from.data(), bytes), DigestBytes(from.data(), bytes))
+        << bytes;
     EXPECT_EQ(std::memcmp(to.data(), from.data(), bytes), 0) << bytes;
     EXPECT_EQ(to[bytes], 'x') << "wrote past the end";
   }
@@ -96,7 +104,8 @@ TEST(SnapshotTest, RestoresWhatWasTaken) {
   State back;
   uint64_t samples = 0;
   std::string reason;
-  ASSERT_TRUE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason)) << reason;
+  ASSERT_TRUE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason))
+      << reason;
   EXPECT_EQ(back, State(5));
   EXPECT_EQ(samples, 40u);
 }
@@ -145,8 +154,16 @@ TEST(SnapshotTest, RefusesWhatDoesNotFitAndNamesIt) {
       {[](TensorView* t) { t->dtype = 77; }, "'large': unknown element type 77"},
       {[](TensorView* t) { t->bytes += 4; }, "'large'"},
       {[](TensorView* t) { t->box_offset = {kLarge + 1}; }, "'large': its box leaves"},
-      {[](TensorView* t) { t->box_size = {1, 1}; }, "same length"},
-      {[](TensorView* t) { t->global_shape = {~0ull}; t->box_offset = {0}; t->box_size = {~0ull}; }, "overflows"},
+      {[](TensorView* t) {
+         t->box_size = {1, 1};
+       },
+       "same length"},
+      {[](TensorView* t) {
+         t->global_shape = {~0ull};
+         t->box_offset = {0};
+         t->box_size = {~0ull};
+       },
+       "overflows"},
       {[](TensorView* t) { t->data = nullptr; }, "no data"},
   };
   for (const Case& c : cases) {
@@ -158,7 +175,8 @@ TEST(SnapshotTest, RefusesWhatDoesNotFitAndNamesIt) {
     EXPECT_FALSE(writer.Take(views, 1, 1, 0, false, true, &buffer, &reason)) << c.text;
     EXPECT_THAT(reason, HasSubstr(c.text));
   }
-  for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(arena.state(i), rank::kBufferFree) << "a refusal must claim nothing";
+  for (uint32_t i = 0; i < 2; ++i)
+    EXPECT_EQ(arena.state(i), rank::kBufferFree) << "a refusal must claim nothing";
 }
 
 TEST(SnapshotTest, RefusesMoreThanTheArenaHolds) {
@@ -200,7 +218,8 @@ TEST(SnapshotTest, WhatWaitsToBeWrittenIsKeptWhileAnAgentIsThere) {
   ASSERT_TRUE(first.ok);
   ASSERT_TRUE(Take(writer, 1, 2).ok);
   EXPECT_FALSE(writer.Ready(/*agent_present=*/true));
-  EXPECT_FALSE(SnapshotWriter(arena.base()).Ready(true)) << "the arena says it, not the writer's memory";
+  EXPECT_FALSE(SnapshotWriter(arena.base()).Ready(true))
+      << "the arena says it, not the writer's memory";
   EXPECT_FALSE(SnapshotWriter(arena.base()).Ready(true, 1));
   const Taken refused = Take(writer, 1, 3);
   EXPECT_FALSE(refused.ok);
@@ -306,7 +325,8 @@ TEST(SnapshotTest, AFillTornByDeathIsFreedAtRestoreAndByTheNextWriter) {
   ASSERT_EQ(arena.state(torn), rank::kBufferFilling);
   State back;
   uint64_t samples;
-  EXPECT_FALSE(RestoreSnapshot(arena.base(), torn, back.views(), &samples, &reason)) << "torn data must not be restored";
+  EXPECT_FALSE(RestoreSnapshot(arena.base(), torn, back.views(), &samples, &reason))
+      << "torn data must not be restored";
   ASSERT_TRUE(RestoreSnapshot(arena.base(), sealed, back.views(), &samples, &reason)) << reason;
   EXPECT_EQ(back, State(1));
   EXPECT_EQ(arena.state(torn), rank::kBufferFree);
@@ -325,7 +345,8 @@ TEST(SnapshotTest, TheRestoredSnapshotIsTheNewestEvenBesideALaterOneBeingWritten
   State back;
   uint64_t samples;
   std::string reason;
-  ASSERT_TRUE(RestoreSnapshot(arena.base(), older.buffer, back.views(), &samples, &reason)) << reason;
+  ASSERT_TRUE(RestoreSnapshot(arena.base(), older.buffer, back.views(), &samples, &reason))
+      << reason;
   EXPECT_EQ(arena.state(later.buffer), rank::kBufferWriting) << "it belongs to the agent";
   ASSERT_TRUE(arena.Move(later.buffer, rank::kBufferWriting, rank::kBufferSealed));
   SnapshotWriter next(arena.base());
@@ -382,7 +403,8 @@ TEST(SnapshotTest, RestoreFindsAFlippedBitAnywhere) {
     State back;
     uint64_t samples;
     std::string reason;
-    EXPECT_FALSE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason)) << place - arena.table(taken.buffer);
+    EXPECT_FALSE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason))
+        << place - arena.table(taken.buffer);
     *place = static_cast<char>(*place ^ 0x10);
   }
   // Also what the rank does not ask for.
@@ -412,8 +434,8 @@ TEST(SnapshotDeathTest, AProtectedSnapshotCannotBeWrittenByTheRank) {
       ::testing::KilledBySignal(SIGSEGV), "");
 }
 
-// Rank and agent race for the buffers. While the agent holds one in WRITING its bytes must not change, and the rank must never
-// find itself without a newest snapshot.
+// Rank and agent race for the buffers. While the agent holds one in WRITING its bytes must not
+// change, and the rank must never find itself without a newest snapshot.
 TEST(SnapshotTest, RankAndAgentNeverOwnABufferTogether) {
   Arena arena(2);
   std::atomic<bool> done{false};
@@ -426,8 +448,10 @@ TEST(SnapshotTest, RankAndAgentNeverOwnABufferTogether) {
         rank::BufferHeader& b = arena.buffer(i);
         const auto* table = reinterpret_cast<const rank::TensorEntry*>(arena.table(i));
         State expected(b.step);
-        const bool good = b.tensors == 2 && table[0].digest == DigestBytes(arena.data(i) + table[0].data_offset, kLarge * 4) &&
-                          table[0].digest == DigestBytes(expected.large.data(), kLarge * 4);
+        const bool good =
+            b.tensors == 2 &&
+            table[0].digest == DigestBytes(arena.data(i) + table[0].data_offset, kLarge * 4) &&
+            table[0].digest == DigestBytes(expected.large.data(), kLarge * 4);
         if (!good) wrong.fetch_add(1);
         b.persisted.store(1);
         if (!arena.Move(i, rank::kBufferWriting, rank::kBufferSealed)) wrong.fetch_add(1);

@@ -6,9 +6,8 @@
 #include <cstdio>
 #include <initializer_list>
 #include <limits>
-#include <utility>
-
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -29,10 +28,11 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 // ---- Encoding ----
 
 std::string Seal(std::string_view kind, const Json& json) {
-  // Names are printable ASCII; `replace` only keeps dump() from throwing on what a decoder would refuse anyway.
+  // Names are printable ASCII; `replace` only keeps dump() from throwing on what a decoder would
+  // refuse anyway.
   const std::string body = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  return absl::StrCat("holdfast-", View(kind), " ", kTextVersion, " ", DigestHex(Xxh128(body.data(), body.size())), " ",
-                      body.size(), "\n", body);
+  return absl::StrCat("holdfast-", View(kind), " ", kTextVersion, " ",
+                      DigestHex(Xxh128(body.data(), body.size())), " ", body.size(), "\n", body);
 }
 
 Json TensorJson(const TensorRecord& t) {
@@ -68,8 +68,8 @@ Json ManifestJson(const RankManifest& m) {
 
 // ---- Decoding ----
 
-// Reads the fields of one object, remembering the first that is missing, of the wrong type or out of range. No exception can
-// leave it: the type is checked before each access.
+// Reads the fields of one object, remembering the first that is missing, of the wrong type or out
+// of range. No exception can leave it: the type is checked before each access.
 class Fields {
  public:
   Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -79,7 +79,8 @@ class Fields {
   uint64_t U64(const char* field, uint64_t max = std::numeric_limits<uint64_t>::max()) {
     const Json* value = Find(field);
     if (value == nullptr) return 0;
-    if (!value->is_number_unsigned()) return Fail(field, "must be a number that is not negative"), 0;
+    if (!value->is_number_unsigned())
+      return Fail(field, "must be a number that is not negative"), 0;
     const uint64_t number = value->get<uint64_t>();
     if (number > max) return Fail(field, absl::StrCat(number, " is above ", max)), 0;
     return number;
@@ -99,7 +100,8 @@ class Fields {
   rank::Digest128 Digest(const char* field) {
     rank::Digest128 digest;
     const std::string text = Text(field);
-    if (status_.ok() && !ParseDigestHex(text, &digest)) Fail(field, "must be 32 lower-case hexadecimal digits");
+    if (status_.ok() && !ParseDigestHex(text, &digest))
+      Fail(field, "must be 32 lower-case hexadecimal digits");
     return digest;
   }
 
@@ -108,7 +110,8 @@ class Fields {
     const Json* value = Array(field, rank::kDimsMax);
     if (value == nullptr) return numbers;
     for (const Json& item : *value) {
-      if (!item.is_number_unsigned()) return Fail(field, "must hold numbers that are not negative"), numbers;
+      if (!item.is_number_unsigned())
+        return Fail(field, "must hold numbers that are not negative"), numbers;
       numbers.push_back(item.get<uint64_t>());
     }
     return numbers;
@@ -118,7 +121,8 @@ class Fields {
     const Json* value = Find(field);
     if (value == nullptr) return nullptr;
     if (!value->is_array()) return Fail(field, "must be an array"), nullptr;
-    if (value->size() > max) return Fail(field, absl::StrCat("has ", value->size(), " items, above ", max)), nullptr;
+    if (value->size() > max)
+      return Fail(field, absl::StrCat("has ", value->size(), " items, above ", max)), nullptr;
     return value;
   }
 
@@ -126,7 +130,8 @@ class Fields {
   absl::Status Finish() {
     if (status_.ok() && json_.size() != asked_.size()) {
       for (const auto& item : json_.items()) {
-        if (std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end()) Fail(item.key(), "unknown field");
+        if (std::find(asked_.begin(), asked_.end(), item.key()) == asked_.end())
+          Fail(item.key(), "unknown field");
       }
     }
     return status_;
@@ -176,22 +181,26 @@ absl::StatusOr<std::string_view> Unseal(std::string_view kind, std::string_view 
   const std::string magic = absl::StrCat("holdfast-", View(kind));
   const size_t line = text.substr(0, 256).find('\n');
   std::string_view words[4];
-  if (line == std::string_view::npos || !SplitHead(text.substr(0, line), words) || words[0] != magic) {
+  if (line == std::string_view::npos || !SplitHead(text.substr(0, line), words) ||
+      words[0] != magic) {
     return absl::DataLossError(absl::StrCat("the first line is not that of a ", magic, " file"));
   }
   uint64_t version = 0, bytes = 0;
   rank::Digest128 digest;
-  if (!ParseU64(words[1], &version) || !ParseDigestHex(words[2], &digest) || !ParseU64(words[3], &bytes) || version == 0) {
+  if (!ParseU64(words[1], &version) || !ParseDigestHex(words[2], &digest) ||
+      !ParseU64(words[3], &bytes) || version == 0) {
     return absl::DataLossError(absl::StrCat("the first line of the ", magic, " file is damaged"));
   }
   if (version > kTextVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(magic, " version ", version, " is newer than ", kTextVersion,
+    return absl::FailedPreconditionError(absl::StrCat(magic, " version ", version,
+                                                      " is newer than ", kTextVersion,
                                                       ", the newest this program reads"));
   }
   const std::string_view body = text.substr(line + 1);
   if (body.size() != bytes) {
-    return absl::DataLossError(absl::StrCat("the ", magic, " file has ", body.size(), " bytes behind its first line, not ",
-                                            bytes, ": it was cut or extended"));
+    return absl::DataLossError(absl::StrCat("the ", magic, " file has ", body.size(),
+                                            " bytes behind its first line, not ", bytes,
+                                            ": it was cut or extended"));
   }
   if (Xxh128(body.data(), body.size()) != digest) {
     return absl::DataLossError(absl::StrCat("the ", magic, " file does not match its digest"));
@@ -201,7 +210,8 @@ absl::StatusOr<std::string_view> Unseal(std::string_view kind, std::string_view 
 
 absl::StatusOr<Json> ParseBody(std::string_view body) {
   Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the part behind the first line is not JSON");
+  if (json.is_discarded())
+    return absl::InvalidArgumentError("the part behind the first line is not JSON");
   return json;
 }
 
@@ -221,7 +231,9 @@ absl::StatusOr<TensorRecord> TensorFromJson(const Json& json, const std::string&
   for (uint32_t i = rank::kF32; i <= rank::kF8E5M2; ++i) {
     if (dtype == rank::DTypeName(i)) t.dtype = i;
   }
-  if (t.dtype == 0) return absl::InvalidArgumentError(absl::StrCat(where, ".dtype: unknown element type '", dtype, "'"));
+  if (t.dtype == 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ".dtype: unknown element type '", dtype, "'"));
   return t;
 }
 
@@ -241,7 +253,8 @@ absl::StatusOr<RankManifest> ManifestFromJson(const Json& json, const std::strin
   HF_RETURN_IF_ERROR(fields.Finish());
   const std::string prefix = where.empty() ? "" : where + ".";
   for (size_t i = 0; i < tensors->size(); ++i) {
-    HF_ASSIGN_OR_RETURN(TensorRecord t, TensorFromJson((*tensors)[i], absl::StrCat(prefix, "tensors[", i, "]")));
+    HF_ASSIGN_OR_RETURN(TensorRecord t,
+                        TensorFromJson((*tensors)[i], absl::StrCat(prefix, "tensors[", i, "]")));
     m.tensors.push_back(std::move(t));
   }
   if (absl::Status status = ValidateRankManifest(m); !status.ok()) {
@@ -264,13 +277,15 @@ absl::StatusOr<CommitRecord> CommitFromJson(const Json& json) {
   const Json* ranks = fields.Array("ranks", kWorldSizeMax);
   HF_RETURN_IF_ERROR(fields.Finish());
   for (size_t i = 0; i < ranks->size(); ++i) {
-    HF_ASSIGN_OR_RETURN(RankManifest m, ManifestFromJson((*ranks)[i], absl::StrCat("ranks[", i, "]")));
+    HF_ASSIGN_OR_RETURN(RankManifest m,
+                        ManifestFromJson((*ranks)[i], absl::StrCat("ranks[", i, "]")));
     record.ranks.push_back(std::move(m));
   }
   return record;
 }
 
-// One content has one encoding. That also refuses doubled keys, stray spaces and anything else the checks above do not see.
+// One content has one encoding. That also refuses doubled keys, stray spaces and anything else the
+// checks above do not see.
 absl::Status RequireCanonical(std::string_view text, const std::string& encoded) {
   if (text == encoded) return absl::OkStatus();
   return absl::InvalidArgumentError("the text is not in its one canonical form");
@@ -291,13 +306,16 @@ absl::Status CheckRecord(const CommitRecord& record) {
   HF_RETURN_IF_ERROR(ValidateTogether(record.ranks));
   const RankManifest& first = record.ranks.front();
   if (record.id != first.id) {
-    return absl::InvalidArgumentError(absl::StrCat("the record is of ", ToString(record.id), ", its ranks are of ",
-                                                   ToString(first.id)));
+    return absl::InvalidArgumentError(absl::StrCat("the record is of ", ToString(record.id),
+                                                   ", its ranks are of ", ToString(first.id)));
   }
-  if (record.world_size != first.world_size) return absl::InvalidArgumentError("world_size: not that of the ranks");
-  if (record.samples != first.samples) return absl::InvalidArgumentError("samples: not that of the ranks");
+  if (record.world_size != first.world_size)
+    return absl::InvalidArgumentError("world_size: not that of the ranks");
+  if (record.samples != first.samples)
+    return absl::InvalidArgumentError("samples: not that of the ranks");
   HF_ASSIGN_OR_RETURN(const uint64_t total, TotalBytes(record.ranks));
-  if (record.total_bytes != total) return absl::InvalidArgumentError("total_bytes: not the sum of pack_bytes");
+  if (record.total_bytes != total)
+    return absl::InvalidArgumentError("total_bytes: not the sum of pack_bytes");
   return absl::OkStatus();
 }
 
@@ -309,7 +327,9 @@ std::string RankFileName(uint32_t rank, const char* suffix) {
 
 }  // namespace
 
-std::string EncodeRankManifest(const RankManifest& manifest) { return Seal(kManifestKind, ManifestJson(manifest)); }
+std::string EncodeRankManifest(const RankManifest& manifest) {
+  return Seal(kManifestKind, ManifestJson(manifest));
+}
 
 absl::StatusOr<RankManifest> DecodeRankManifest(std::string_view text) {
   HF_ASSIGN_OR_RETURN(const std::string_view body, Unseal(kManifestKind, text));
@@ -342,7 +362,8 @@ absl::StatusOr<CommitRecord> DecodeCommitRecord(std::string_view text) {
   return record;
 }
 
-absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests, int64_t committed_wall_ns) {
+absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests,
+                                           int64_t committed_wall_ns) {
   CommitRecord record;
   record.ranks = manifests;
   std::sort(record.ranks.begin(), record.ranks.end(),

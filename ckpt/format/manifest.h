@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store holds beside the bytes: a manifest for each rank of a checkpoint, and the commit record, which is the global
-// manifest. A checkpoint exists if and only if one valid commit record of it exists; no directory listing and no "latest"
-// pointer ever proves one. docs/formats/store.md gives the layout of the store directory, both encodings and a worked example.
+// What the store holds beside the bytes: a manifest for each rank of a checkpoint, and the commit record, which is the
+// global manifest. A checkpoint exists if and only if one valid commit record of it exists; no directory listing and no
+// "latest" pointer ever proves one. docs/formats/store.md: the layout, both encodings, a worked example.
 //
 // Both are text: a first line "holdfast-<kind> <version> <xxh3-128 of the rest, hex> <bytes of the rest>\n", then JSON.
-// Decoding treats its input as hostile: a wrong digest, a missing or unknown field of a known version, a number out of range, a
-// path that leaves its directory, boxes that overlap or leave their tensor are DATA_LOSS or INVALID_ARGUMENT naming the field;
-// a newer version is refused with FAILED_PRECONDITION.
+// Decoding treats its input as hostile: a wrong digest, a missing or unknown field of a known version, a number out of
+// range, a path that leaves its directory, boxes that overlap or leave their tensor are DATA_LOSS or INVALID_ARGUMENT
+// naming the field; a newer version is refused with FAILED_PRECONDITION.
 #ifndef HOLDFAST_CKPT_FORMAT_MANIFEST_H_
 #define HOLDFAST_CKPT_FORMAT_MANIFEST_H_
 
@@ -64,9 +64,9 @@ absl::StatusOr<RankManifest> DecodeRankManifest(std::string_view text);
 std::string EncodeCommitRecord(const CommitRecord& record);
 absl::StatusOr<CommitRecord> DecodeCommitRecord(std::string_view text);
 
-// Joins the manifests of all ranks (any order) into a commit record, or says why they do not make a checkpoint: a missing or
-// doubled rank, different ids, steps or samples, a tensor whose shapes differ, boxes of replica 0 that overlap or do not cover
-// their tensor, a replica whose digest differs from the written copy (SILENT_CORRUPTION: DATA_LOSS naming tensor and ranks).
+// Joins the manifests of all ranks (any order) into a commit record, or says why they do not make a checkpoint: a
+// missing or doubled rank, different ids, steps or samples, a tensor whose shapes differ, boxes of replica 0 that
+// overlap or do not cover their tensor, a replica that differs from the written copy (DATA_LOSS naming tensor and ranks).
 absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests, int64_t committed_wall_ns);
 
 // "jobs/j-42/100.3" below the store's root, and the names in it.

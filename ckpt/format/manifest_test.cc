@@ -17,7 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TensorRecord Tensor(const std::string& name, std::vector<uint64_t> shape, Box box, uint32_t replica = 0, uint64_t digest = 7) {
+TensorRecord Tensor(const std::string& name, std::vector<uint64_t> shape, Box box,
+                    uint32_t replica = 0, uint64_t digest = 7) {
   TensorRecord t;
   t.name = name;
   t.dtype = rank::kF32;
@@ -40,16 +41,18 @@ RankManifest Manifest(uint32_t rank, uint32_t world, std::vector<TensorRecord> t
   return m;
 }
 
-// Two ranks that hold the halves of a matrix; rank 1 also a replica of the vector that rank 0 writes.
+// Two ranks that hold the halves of a matrix; rank 1 also a replica of the vector that rank 0
+// writes.
 std::vector<RankManifest> Good() {
   return {Manifest(0, 2, {Tensor("w", {4, 6}, {{0, 0}, {4, 3}}), Tensor("b", {5}, {{0}, {5}})}),
           Manifest(1, 2, {Tensor("w", {4, 6}, {{0, 3}, {4, 3}}), Tensor("b", {5}, {{0}, {5}}, 1)})};
 }
 
 // The text of a body with a right first line: what a careful attacker would write.
-std::string Sealed(const std::string& kind, const std::string& body, const std::string& version = "1") {
-  return absl::StrCat("holdfast-", kind, " ", version, " ", DigestHex(Xxh128(body.data(), body.size())), " ", body.size(), "\n",
-                      body);
+std::string Sealed(const std::string& kind, const std::string& body,
+                   const std::string& version = "1") {
+  return absl::StrCat("holdfast-", kind, " ", version, " ",
+                      DigestHex(Xxh128(body.data(), body.size())), " ", body.size(), "\n", body);
 }
 
 std::string Body(const std::string& text) { return text.substr(text.find('\n') + 1); }
@@ -81,7 +84,8 @@ TEST(ManifestTest, NumbersKeepAll64Bits) {
 }
 
 TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
-  const std::string manifest = EncodeRankManifest(Good()[1]), record = EncodeCommitRecord(*JoinManifests(Good(), 17));
+  const std::string manifest = EncodeRankManifest(Good()[1]),
+                    record = EncodeCommitRecord(*JoinManifests(Good(), 17));
   for (size_t at = 0; at < record.size(); ++at) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string bad = record;
@@ -100,7 +104,8 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
 
 TEST(ManifestTest, ANewerVersionIsRefusedAsSuch) {
   const std::string body = Body(EncodeRankManifest(Good()[0]));
-  EXPECT_TRUE(absl::IsFailedPrecondition(DecodeRankManifest(Sealed("manifest", body, "2")).status()));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(DecodeRankManifest(Sealed("manifest", body, "2")).status()));
   EXPECT_TRUE(absl::IsDataLoss(DecodeRankManifest(Sealed("manifest", body, "0")).status()));
   EXPECT_TRUE(absl::IsDataLoss(DecodeRankManifest(Sealed("manifest", body, "01")).status()));
 }
@@ -141,18 +146,22 @@ TEST(ManifestTest, HostileTextWithARightDigestIsRefusedNamingTheField) {
       {"\"tensors\":[", "\"tensors\":7,\"x\":[", "tensors: must be an array"},
   };
   for (const Case& c : cases) {
-    const absl::Status status = DecodeRankManifest(Sealed("manifest", Replaced(body, c.from, c.to))).status();
+    const absl::Status status =
+        DecodeRankManifest(Sealed("manifest", Replaced(body, c.from, c.to))).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.to << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.text)) << c.to;
   }
-  for (const std::string& bad : {std::string(), std::string("null\n"), std::string("[]\n"), std::string("{\n"),
-                                 std::string(100000, '['), std::string("\xff\xfe\n"), std::string(1, '\0')}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(DecodeRankManifest(Sealed("manifest", bad)).status())) << bad.substr(0, 9);
+  for (const std::string& bad :
+       {std::string(), std::string("null\n"), std::string("[]\n"), std::string("{\n"),
+        std::string(100000, '['), std::string("\xff\xfe\n"), std::string(1, '\0')}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(DecodeRankManifest(Sealed("manifest", bad)).status()))
+        << bad.substr(0, 9);
   }
 }
 
 TEST(ManifestTest, OverlappingPlacesInThePackAreRefused) {
-  RankManifest m = Manifest(0, 1, {Tensor("a", {2000}, {{0}, {2000}}), Tensor("b", {5}, {{0}, {5}})});
+  RankManifest m =
+      Manifest(0, 1, {Tensor("a", {2000}, {{0}, {2000}}), Tensor("b", {5}, {{0}, {5}})});
   m.tensors[1].pack_offset = 8192;
   const absl::Status status = DecodeRankManifest(EncodeRankManifest(m)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -162,28 +171,34 @@ TEST(ManifestTest, OverlappingPlacesInThePackAreRefused) {
 TEST(ManifestTest, ARecordThatIsNotTheJoinOfItsRanksIsRefused) {
   const std::string body = Body(EncodeCommitRecord(*JoinManifests(Good(), 17)));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      DecodeCommitRecord(Sealed("commit", Replaced(body, "\"total_bytes\":", "\"total_bytes\":1"))).status()));
+      DecodeCommitRecord(Sealed("commit", Replaced(body, "\"total_bytes\":", "\"total_bytes\":1")))
+          .status()));
   const absl::Status hole =
-      DecodeCommitRecord(Sealed("commit", Replaced(body, "\"shape\":[4,6],\"offset\":[0,0]", "\"shape\":[4,7],\"offset\":[0,0]")))
+      DecodeCommitRecord(Sealed("commit", Replaced(body, "\"shape\":[4,6],\"offset\":[0,0]",
+                                                   "\"shape\":[4,7],\"offset\":[0,0]")))
           .status();
   EXPECT_TRUE(absl::IsInvalidArgument(hole)) << hole;
 }
 
 // ---- Joining ----
 
-absl::Status JoinStatus(const std::vector<RankManifest>& manifests) { return JoinManifests(manifests, 1).status(); }
+absl::Status JoinStatus(const std::vector<RankManifest>& manifests) {
+  return JoinManifests(manifests, 1).status();
+}
 
 TEST(JoinTest, OrderDoesNotMatter) {
   std::vector<RankManifest> swapped = Good();
   std::swap(swapped[0], swapped[1]);
-  EXPECT_EQ(EncodeCommitRecord(*JoinManifests(swapped, 1)), EncodeCommitRecord(*JoinManifests(Good(), 1)));
+  EXPECT_EQ(EncodeCommitRecord(*JoinManifests(swapped, 1)),
+            EncodeCommitRecord(*JoinManifests(Good(), 1)));
 }
 
 TEST(JoinTest, MissingAndDoubledRanks) {
   EXPECT_THAT(std::string(JoinStatus({}).message()), HasSubstr("no rank"));
   EXPECT_THAT(std::string(JoinStatus({Good()[0]}).message()), HasSubstr("rank 1 of 2 is missing"));
   EXPECT_THAT(std::string(JoinStatus({Good()[1]}).message()), HasSubstr("rank 0 of 2 is missing"));
-  EXPECT_THAT(std::string(JoinStatus({Good()[0], Good()[1], Good()[1]}).message()), HasSubstr("rank 1 is there twice"));
+  EXPECT_THAT(std::string(JoinStatus({Good()[0], Good()[1], Good()[1]}).message()),
+              HasSubstr("rank 1 is there twice"));
 }
 
 TEST(JoinTest, RanksThatDisagree) {
@@ -194,7 +209,8 @@ TEST(JoinTest, RanksThatDisagree) {
   m[1].samples = 801;
   EXPECT_THAT(std::string(JoinStatus(m).message()), HasSubstr("samples 800 and 801"));
   m = {Good()[0], Manifest(1, 2, {Tensor("w", {4, 7}, {{0, 3}, {4, 3}})})};
-  EXPECT_THAT(std::string(JoinStatus(m).message()), HasSubstr("[4,6] f32 on rank 0 and [4,7] f32 on rank 1"));
+  EXPECT_THAT(std::string(JoinStatus(m).message()),
+              HasSubstr("[4,6] f32 on rank 0 and [4,7] f32 on rank 1"));
 }
 
 TEST(JoinTest, AReplicaThatDiffersIsSilentCorruptionNamingBothRanks) {
@@ -225,12 +241,16 @@ TEST(JoinTest, CoverageIsExactInAnyNumberOfDimensions) {
   EXPECT_TRUE(Cover({0, 3}, {}).ok()) << "no record at all of a tensor is no tensor";
   EXPECT_TRUE(Cover({0, 3}, {{{0, 0}, {0, 3}}}).ok());
   EXPECT_TRUE(Cover({4, 4}, {{{0, 0}, {2, 4}}, {{2, 0}, {2, 1}}, {{2, 1}, {2, 3}}}).ok());
-  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {2, 4}}, {{2, 0}, {2, 3}}}).message()), HasSubstr("not covered"));
+  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {2, 4}}, {{2, 0}, {2, 3}}}).message()),
+              HasSubstr("not covered"));
   // Volumes that add up, but one place is covered twice and another never.
-  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {2, 4}}, {{1, 0}, {2, 4}}}).message()), HasSubstr("overlap"));
-  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {4, 2}}, {{0, 1}, {4, 2}}}).message()), HasSubstr("overlap"));
+  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {2, 4}}, {{1, 0}, {2, 4}}}).message()),
+              HasSubstr("overlap"));
+  EXPECT_THAT(std::string(Cover({4, 4}, {{{0, 0}, {4, 2}}, {{0, 1}, {4, 2}}}).message()),
+              HasSubstr("overlap"));
   // A pinwheel: no straight cut separates the boxes.
-  const std::vector<Box> pinwheel = {{{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}};
+  const std::vector<Box> pinwheel = {
+      {{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}};
   EXPECT_TRUE(Cover({3, 3}, pinwheel).ok()) << Cover({3, 3}, pinwheel);
   // An empty box lies anywhere.
   EXPECT_TRUE(Cover({4}, {{{0}, {4}}, {{2}, {0}}}).ok());
@@ -262,7 +282,8 @@ TEST(JoinTest, AgreesWithCountingCellsOnRandomBoxes) {
     for (const Box& box : boxes) {
       for (uint64_t i = 0; i < box.size[0]; ++i)
         for (uint64_t j = 0; j < box.size[1]; ++j)
-          for (uint64_t k = 0; k < box.size[2]; ++k) ++cells[box.offset[0] + i][box.offset[1] + j][box.offset[2] + k];
+          for (uint64_t k = 0; k < box.size[2]; ++k)
+            ++cells[box.offset[0] + i][box.offset[1] + j][box.offset[2] + k];
     }
     bool exact = true;
     for (const auto& plane : cells)
@@ -280,8 +301,9 @@ TEST(DigestTextTest, ParsesExactlyWhatItWrites) {
   rank::Digest128 back;
   ASSERT_TRUE(ParseDigestHex(DigestHex(digest), &back));
   EXPECT_EQ(back, digest);
-  for (const char* bad : {"", "fedcba98765432100123456789abcde", "FEDCBA98765432100123456789ABCDEF",
-                          "fedcba98765432100123456789abcdeg", "fedcba98765432100123456789abcdef0"}) {
+  for (const char* bad :
+       {"", "fedcba98765432100123456789abcde", "FEDCBA98765432100123456789ABCDEF",
+        "fedcba98765432100123456789abcdeg", "fedcba98765432100123456789abcdef0"}) {
     EXPECT_FALSE(ParseDigestHex(bad, &back)) << bad;
   }
 }

@@ -4,8 +4,8 @@
 //   page 0            PackHeader, zero to the end of the page
 //   from page 1       the bytes of each written box, in table order, each at a multiple of 4096, zero up to the next
 //   table_offset      one PackRecord for each, zero to the end of the page
-// The manifest holds the digest of the table, the table that of each box, the header one of itself, and all padding is zero, so
-// that no byte of a pack can change unseen.
+// The manifest holds the digest of the table, the table that of each box, the header one of itself, and all padding is
+// zero, so that no byte of a pack can change unseen.
 #ifndef HOLDFAST_CKPT_FORMAT_PACK_H_
 #define HOLDFAST_CKPT_FORMAT_PACK_H_
 
@@ -53,7 +53,7 @@ static_assert(sizeof(PackRecord) == 64);
 
 inline constexpr uint64_t PackAlignUp(uint64_t bytes) { return (bytes + kPackAlign - 1) / kPackAlign * kPackAlign; }
 
-// Sets `pack`, `pack_bytes` and the pack_offset of each written tensor, from the sizes alone. Returns the table's offset.
+// Sets pack, pack_bytes and each written tensor's pack_offset, from the sizes alone. Returns the table's offset.
 uint64_t LayOutPack(RankManifest* manifest);
 
 // The header page and the table (padded to whole pages) of a laid out manifest whose digests are known.

@@ -19,15 +19,18 @@ absl::Status BadField(const std::string& where, const std::string& what) {
 }
 
 std::string BoxText(const Box& box) {
-  return absl::StrCat("[", absl::StrJoin(box.offset, ","), "]+[", absl::StrJoin(box.size, ","), "]");
+  return absl::StrCat("[", absl::StrJoin(box.offset, ","), "]+[", absl::StrJoin(box.size, ","),
+                      "]");
 }
 
 absl::Status ValidateTensor(const RankManifest& manifest, const TensorRecord& t, size_t index) {
   const std::string where = absl::StrCat("tensors[", index, "]");
-  if (!IsValidTensorName(t.name)) return BadField(where + ".name", "must be 1 to 159 printable ASCII characters");
+  if (!IsValidTensorName(t.name))
+    return BadField(where + ".name", "must be 1 to 159 printable ASCII characters");
   const std::string named = absl::StrCat(where, " '", t.name, "'");
   const uint32_t element = rank::DTypeBytes(t.dtype);
-  if (element == 0) return BadField(named + ".dtype", absl::StrCat("unknown element type ", t.dtype));
+  if (element == 0)
+    return BadField(named + ".dtype", absl::StrCat("unknown element type ", t.dtype));
   if (t.global_shape.size() > rank::kDimsMax) {
     return BadField(named + ".shape", absl::StrCat("more than ", rank::kDimsMax, " dimensions"));
   }
@@ -44,16 +47,19 @@ absl::Status ValidateTensor(const RankManifest& manifest, const TensorRecord& t,
     return BadField(named + ".bytes", absl::StrCat(t.bytes, " does not fit box ", BoxText(t.box)));
   }
   if (t.replica != 0 || t.bytes == 0) {
-    if (t.pack_offset != 0) return BadField(named + ".pack_offset", "must be 0 for what is not written");
+    if (t.pack_offset != 0)
+      return BadField(named + ".pack_offset", "must be 0 for what is not written");
     return absl::OkStatus();
   }
   if (manifest.pack.empty()) return BadField(named, "a written tensor, but the rank has no pack");
   if (t.pack_offset < kPackAlign || t.pack_offset % kPackAlign != 0) {
-    return BadField(named + ".pack_offset", absl::StrCat(t.pack_offset, " is not a place for data"));
+    return BadField(named + ".pack_offset",
+                    absl::StrCat(t.pack_offset, " is not a place for data"));
   }
   if (t.pack_offset > manifest.pack_bytes || t.bytes > manifest.pack_bytes - t.pack_offset) {
-    return BadField(named + ".pack_offset", absl::StrCat("[", t.pack_offset, ", +", t.bytes, ") leaves the pack of ",
-                                                         manifest.pack_bytes, " bytes"));
+    return BadField(named + ".pack_offset",
+                    absl::StrCat("[", t.pack_offset, ", +", t.bytes, ") leaves the pack of ",
+                                 manifest.pack_bytes, " bytes"));
   }
   return absl::OkStatus();
 }
@@ -63,12 +69,13 @@ absl::Status ValidatePlaces(const RankManifest& manifest) {
   for (const TensorRecord& t : manifest.tensors) {
     if (t.pack_offset != 0) written.push_back(&t);
   }
-  std::sort(written.begin(), written.end(),
-            [](const TensorRecord* a, const TensorRecord* b) { return a->pack_offset < b->pack_offset; });
+  std::sort(written.begin(), written.end(), [](const TensorRecord* a, const TensorRecord* b) {
+    return a->pack_offset < b->pack_offset;
+  });
   for (size_t i = 1; i < written.size(); ++i) {
     if (written[i]->pack_offset < written[i - 1]->pack_offset + written[i - 1]->bytes) {
-      return BadField("tensors", absl::StrCat("'", written[i - 1]->name, "' and '", written[i]->name,
-                                              "' overlap in the pack"));
+      return BadField("tensors", absl::StrCat("'", written[i - 1]->name, "' and '",
+                                              written[i]->name, "' overlap in the pack"));
     }
   }
   return absl::OkStatus();
@@ -84,7 +91,8 @@ struct TensorBoxes {
   std::vector<Held> written, replicas;
 };
 
-// The dimension along which the boxes start at the most different places: sorted along it, few pairs have to be compared.
+// The dimension along which the boxes start at the most different places: sorted along it, few
+// pairs have to be compared.
 size_t BestDimension(const std::vector<Held>& boxes, size_t dims) {
   size_t best = 0, most = 0;
   for (size_t d = 0; d < dims; ++d) {
@@ -99,36 +107,44 @@ size_t BestDimension(const std::vector<Held>& boxes, size_t dims) {
 }
 
 absl::Status OverlapError(const std::string& name, const Held& a, const Held& b) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "': box ", BoxText(a.record->box), " of rank ", a.rank,
-                                                 " and box ", BoxText(b.record->box), " of rank ", b.rank,
-                                                 " overlap; both are marked as the copy to write (replica 0)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", name, "': box ", BoxText(a.record->box), " of rank ", a.rank,
+                   " and box ", BoxText(b.record->box), " of rank ", b.rank,
+                   " overlap; both are marked as the copy to write (replica 0)"));
 }
 
 absl::Status CheckOverlap(const std::string& name, std::vector<Held> boxes) {
-  boxes.erase(std::remove_if(boxes.begin(), boxes.end(), [](const Held& h) { return h.record->bytes == 0; }), boxes.end());
+  boxes.erase(std::remove_if(boxes.begin(), boxes.end(),
+                             [](const Held& h) { return h.record->bytes == 0; }),
+              boxes.end());
   if (boxes.size() < 2) return absl::OkStatus();
   const size_t dims = boxes[0].record->global_shape.size();
   if (dims == 0) return OverlapError(name, boxes[0], boxes[1]);
   const size_t d = BestDimension(boxes, dims);
-  std::sort(boxes.begin(), boxes.end(),
-            [d](const Held& a, const Held& b) { return a.record->box.offset[d] < b.record->box.offset[d]; });
+  std::sort(boxes.begin(), boxes.end(), [d](const Held& a, const Held& b) {
+    return a.record->box.offset[d] < b.record->box.offset[d];
+  });
   for (size_t i = 0; i < boxes.size(); ++i) {
     const Box& a = boxes[i].record->box;
-    for (size_t j = i + 1; j < boxes.size() && boxes[j].record->box.offset[d] < a.offset[d] + a.size[d]; ++j) {
+    for (size_t j = i + 1;
+         j < boxes.size() && boxes[j].record->box.offset[d] < a.offset[d] + a.size[d]; ++j) {
       if (BoxesOverlap(a, boxes[j].record->box)) return OverlapError(name, boxes[i], boxes[j]);
     }
   }
   return absl::OkStatus();
 }
 
-// Boxes that do not overlap and lie inside the tensor cover it if and only if their volumes add up to its volume.
-absl::Status CheckCoverage(const std::string& name, const TensorRecord& first, const std::vector<Held>& written) {
+// Boxes that do not overlap and lie inside the tensor cover it if and only if their volumes add up
+// to its volume.
+absl::Status CheckCoverage(const std::string& name, const TensorRecord& first,
+                           const std::vector<Held>& written) {
   const uint64_t want = *Product(first.global_shape) * rank::DTypeBytes(first.dtype);
   uint64_t have = 0;
   for (const Held& h : written) have += h.record->bytes;
   if (have == want) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "' of ", want, " bytes is not covered: the ranks write ",
-                                                 have, " bytes of it (replica 0)"));
+  return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "' of ", want,
+                                                 " bytes is not covered: the ranks write ", have,
+                                                 " bytes of it (replica 0)"));
 }
 
 absl::Status CheckReplicas(const std::string& name, const TensorBoxes& boxes) {
@@ -137,13 +153,14 @@ absl::Status CheckReplicas(const std::string& name, const TensorBoxes& boxes) {
   for (const Held& h : boxes.replicas) {
     const auto found = written.find({h.record->box.offset, h.record->box.size});
     if (found == written.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "': rank ", h.rank, " declares replica ",
-                                                     h.record->replica, " of box ", BoxText(h.record->box),
-                                                     ", which no rank writes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", name, "': rank ", h.rank, " declares replica ", h.record->replica, " of box ",
+          BoxText(h.record->box), ", which no rank writes"));
     }
     if (found->second->record->digest == h.record->digest) continue;
-    return absl::DataLossError(absl::StrCat("silent corruption: tensor '", name, "' box ", BoxText(h.record->box),
-                                            " differs between rank ", found->second->rank, " (written) and rank ", h.rank,
+    return absl::DataLossError(absl::StrCat("silent corruption: tensor '", name, "' box ",
+                                            BoxText(h.record->box), " differs between rank ",
+                                            found->second->rank, " (written) and rank ", h.rank,
                                             " (replica ", h.record->replica, ")"));
   }
   return absl::OkStatus();
@@ -153,11 +170,14 @@ absl::Status CheckTensorTogether(const std::string& name, const TensorBoxes& box
   const Held& first = boxes.written.empty() ? boxes.replicas.front() : boxes.written.front();
   for (const std::vector<Held>* list : {&boxes.written, &boxes.replicas}) {
     for (const Held& h : *list) {
-      if (h.record->global_shape == first.record->global_shape && h.record->dtype == first.record->dtype) continue;
+      if (h.record->global_shape == first.record->global_shape &&
+          h.record->dtype == first.record->dtype)
+        continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor '", name, "' has shape [", absl::StrJoin(first.record->global_shape, ","), "] ",
           rank::DTypeName(first.record->dtype), " on rank ", first.rank, " and [",
-          absl::StrJoin(h.record->global_shape, ","), "] ", rank::DTypeName(h.record->dtype), " on rank ", h.rank));
+          absl::StrJoin(h.record->global_shape, ","), "] ", rank::DTypeName(h.record->dtype),
+          " on rank ", h.rank));
     }
   }
   HF_RETURN_IF_ERROR(CheckOverlap(name, boxes.written));
@@ -170,21 +190,25 @@ absl::Status CheckSameCheckpoint(const std::vector<RankManifest>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankManifest& m = ranks[i];
     if (m.id != first.id) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", m.rank, " is of ", ToString(m.id), ", rank ", first.rank,
-                                                     " of ", ToString(first.id)));
+      return absl::InvalidArgumentError(absl::StrCat("rank ", m.rank, " is of ", ToString(m.id),
+                                                     ", rank ", first.rank, " of ",
+                                                     ToString(first.id)));
     }
     if (m.world_size != first.world_size || m.samples != first.samples) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "ranks ", first.rank, " and ", m.rank, " disagree: world size ", first.world_size, " and ", m.world_size,
-          ", samples ", first.samples, " and ", m.samples));
+          "ranks ", first.rank, " and ", m.rank, " disagree: world size ", first.world_size,
+          " and ", m.world_size, ", samples ", first.samples, " and ", m.samples));
     }
     if (i > 0 && m.rank == ranks[i - 1].rank) {
       return absl::InvalidArgumentError(absl::StrCat("rank ", m.rank, " is there twice"));
     }
-    if (m.rank != i) return absl::InvalidArgumentError(absl::StrCat("rank ", i, " of ", m.world_size, " is missing"));
+    if (m.rank != i)
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", i, " of ", m.world_size, " is missing"));
   }
   if (ranks.size() == first.world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("rank ", ranks.size(), " of ", first.world_size, " is missing"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", ranks.size(), " of ", first.world_size, " is missing"));
 }
 
 }  // namespace
@@ -212,7 +236,8 @@ bool BoxInside(const Box& box, const std::vector<uint64_t>& shape) {
 
 bool BoxesOverlap(const Box& a, const Box& b) {
   for (size_t d = 0; d < a.offset.size(); ++d) {
-    if (a.offset[d] >= b.offset[d] + b.size[d] || b.offset[d] >= a.offset[d] + a.size[d]) return false;
+    if (a.offset[d] >= b.offset[d] + b.size[d] || b.offset[d] >= a.offset[d] + a.size[d])
+      return false;
   }
   return true;
 }
@@ -223,7 +248,8 @@ absl::Status ValidateRankManifest(const RankManifest& m) {
   if (m.world_size == 0 || m.world_size > kWorldSizeMax) {
     return BadField("world_size", absl::StrCat(m.world_size, " is outside 1..", kWorldSizeMax));
   }
-  if (m.rank >= m.world_size) return BadField("rank", absl::StrCat(m.rank, " is not below world_size ", m.world_size));
+  if (m.rank >= m.world_size)
+    return BadField("rank", absl::StrCat(m.rank, " is not below world_size ", m.world_size));
   if (!m.pack.empty() && m.pack != PackFileName(m.rank)) {
     return BadField("pack", absl::StrCat("must be '", PackFileName(m.rank), "' or empty"));
   }
@@ -231,11 +257,14 @@ absl::Status ValidateRankManifest(const RankManifest& m) {
   if (m.pack.empty() ? m.pack_bytes != 0 : !sized) {
     return BadField("pack_bytes", absl::StrCat(m.pack_bytes, " is not the size of a pack"));
   }
-  if (m.pack.empty() && m.pack_digest != rank::Digest128{}) return BadField("pack_digest", "must be zero without a pack");
+  if (m.pack.empty() && m.pack_digest != rank::Digest128{})
+    return BadField("pack_digest", "must be zero without a pack");
   if (m.tensors.size() > rank::kTensorsMax) {
-    return BadField("tensors", absl::StrCat(m.tensors.size(), " are more than the limit of ", rank::kTensorsMax));
+    return BadField("tensors", absl::StrCat(m.tensors.size(), " are more than the limit of ",
+                                            rank::kTensorsMax));
   }
-  for (size_t i = 0; i < m.tensors.size(); ++i) HF_RETURN_IF_ERROR(ValidateTensor(m, m.tensors[i], i));
+  for (size_t i = 0; i < m.tensors.size(); ++i)
+    HF_RETURN_IF_ERROR(ValidateTensor(m, m.tensors[i], i));
   return ValidatePlaces(m);
 }
 

@@ -11,8 +11,8 @@
 
 namespace holdfast::ckpt::testing {
 
-TestArena::TestArena(uint64_t job, uint32_t rank, uint32_t world_size, uint64_t data_capacity, uint32_t buffers,
-                     uint32_t tensors) {
+TestArena::TestArena(uint64_t job, uint32_t rank, uint32_t world_size, uint64_t data_capacity,
+                     uint32_t buffers, uint32_t tensors) {
   bytes_ = rank::ArenaLayout(data_capacity, tensors, buffers, nullptr);
   if (bytes_ == 0) return;
   void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +34,8 @@ char* TestArena::Data(uint32_t buffer) const {
 
 rank::TensorEntry* TestArena::Table(uint32_t buffer) const {
   char* base = static_cast<char*>(base_);
-  return reinterpret_cast<rank::TensorEntry*>(base + header()->buffer_offset + buffer * header()->buffer_stride);
+  return reinterpret_cast<rank::TensorEntry*>(base + header()->buffer_offset +
+                                              buffer * header()->buffer_stride);
 }
 
 rank::BufferState TestArena::State(uint32_t buffer) const {
@@ -100,19 +101,25 @@ OwnedBox MakeBox(uint64_t seed, const TestTensor& tensor, const Box& box, uint32
 std::vector<TensorView> Views(std::vector<OwnedBox>& boxes) {
   std::vector<TensorView> views;
   for (OwnedBox& box : boxes) {
-    box.view.data = box.bytes.data();  // set late: a moved vector of boxes keeps its bytes, a copied one does not
+    box.view.data =
+        box.bytes
+            .data();  // set late: a moved vector of boxes keeps its bytes, a copied one does not
     views.push_back(box.view);
   }
   return views;
 }
 
 std::vector<TestTensor> TestModel() {
-  return {{"layers.0.weight", rank::kF32, {96, 160}}, {"layers.0.bias", rank::kBF16, {37}},
-          {"moments", rank::kF32, {3, 5, 4, 6}},      {"odd bytes", rank::kU8, {4099}},
-          {"scale", rank::kF64, {}},                  {"unused", rank::kI64, {0, 7}}};
+  return {{"layers.0.weight", rank::kF32, {96, 160}},
+          {"layers.0.bias", rank::kBF16, {37}},
+          {"moments", rank::kF32, {3, 5, 4, 6}},
+          {"odd bytes", rank::kU8, {4099}},
+          {"scale", rank::kF64, {}},
+          {"unused", rank::kI64, {0, 7}}};
 }
 
-std::vector<OwnedBox> RankState(uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut, uint32_t rank) {
+std::vector<OwnedBox> RankState(uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut,
+                                uint32_t rank) {
   const uint32_t part = rank % cut.parts, copy = rank / cut.parts;
   std::vector<OwnedBox> boxes;
   for (const TestTensor& tensor : model) {
@@ -129,8 +136,9 @@ std::vector<OwnedBox> RankState(uint64_t seed, const std::vector<TestTensor>& mo
   return boxes;
 }
 
-absl::StatusOr<RankManifest> SaveRank(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model,
-                                      const Cut& cut, uint32_t rank) {
+absl::StatusOr<RankManifest> SaveRank(Store* store, const CheckpointId& id, uint64_t seed,
+                                      const std::vector<TestTensor>& model, const Cut& cut,
+                                      uint32_t rank) {
   std::vector<OwnedBox> boxes = RankState(seed, model, cut, rank);
   const std::vector<TensorView> views = Views(boxes);
   TestArena arena(id.job.value, rank, cut.world_size(), SnapshotBytes(views));
@@ -138,12 +146,14 @@ absl::StatusOr<RankManifest> SaveRank(Store* store, const CheckpointId& id, uint
   SnapshotWriter writer(arena.base());
   uint32_t buffer = 0;
   std::string reason;
-  if (!writer.Take(views, id.attempt, id.step, id.step * 8, true, true, &buffer, &reason)) return absl::InternalError(reason);
+  if (!writer.Take(views, id.attempt, id.step, id.step * 8, true, true, &buffer, &reason))
+    return absl::InternalError(reason);
   if (!arena.Claim(buffer)) return absl::InternalError("the buffer is not sealed");
   return store->PrepareRank(id, {arena.base(), arena.bytes(), buffer});
 }
 
-absl::Status SaveAll(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut) {
+absl::Status SaveAll(Store* store, const CheckpointId& id, uint64_t seed,
+                     const std::vector<TestTensor>& model, const Cut& cut) {
   std::vector<RankManifest> manifests;
   for (uint32_t rank = 0; rank < cut.world_size(); ++rank) {
     HF_ASSIGN_OR_RETURN(RankManifest manifest, SaveRank(store, id, seed, model, cut, rank));
@@ -153,14 +163,16 @@ absl::Status SaveAll(Store* store, const CheckpointId& id, uint64_t seed, const 
   return store->WriteCommit(id, EncodeCommitRecord(record));
 }
 
-absl::Status CheckAll(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model) {
+absl::Status CheckAll(Store* store, const CheckpointId& id, uint64_t seed,
+                      const std::vector<TestTensor>& model) {
   HF_ASSIGN_OR_RETURN(const CommitRecord record, store->ReadCommit(id));
   for (const TestTensor& tensor : model) {
     const std::vector<char> expected = GlobalBytes(seed, tensor);
     std::vector<char> got(expected.size());
     const Box all{std::vector<uint64_t>(tensor.shape.size(), 0), tensor.shape};
     HF_RETURN_IF_ERROR(store->ReadBox(record, tensor.name, all, got.data()));
-    if (got != expected) return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' holds other bytes"));
+    if (got != expected)
+      return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' holds other bytes"));
   }
   return absl::OkStatus();
 }

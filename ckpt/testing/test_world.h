@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: an arena in memory, and the state of a small model cut in a chosen way over ranks, whose every element is a function
-// of (seed, tensor, global index), so that any cut can be checked against any other.
+// For tests: an arena in memory, and the state of a small model cut in a chosen way over ranks,
+// whose every element is a function of (seed, tensor, global index), so that any cut can be checked
+// against any other.
 #ifndef HOLDFAST_CKPT_TESTING_TEST_WORLD_H_
 #define HOLDFAST_CKPT_TESTING_TEST_WORLD_H_
 
@@ -20,8 +21,8 @@ namespace holdfast::ckpt::testing {
 // A mapping with a valid arena. Throws nothing: base() is null when there is no memory.
 class TestArena {
  public:
-  TestArena(uint64_t job, uint32_t rank, uint32_t world_size, uint64_t data_capacity, uint32_t buffers = 2,
-            uint32_t tensors = 64);
+  TestArena(uint64_t job, uint32_t rank, uint32_t world_size, uint64_t data_capacity,
+            uint32_t buffers = 2, uint32_t tensors = 64);
   ~TestArena();
   TestArena(const TestArena&) = delete;
   TestArena& operator=(const TestArena&) = delete;
@@ -60,26 +61,34 @@ std::vector<char> BoxBytes(uint64_t seed, const TestTensor& tensor, const Box& b
 OwnedBox MakeBox(uint64_t seed, const TestTensor& tensor, const Box& box, uint32_t replica);
 std::vector<TensorView> Views(std::vector<OwnedBox>& boxes);
 
-// The model of these tests: a matrix, a vector, a scalar, bytes of odd length, an empty tensor, four dimensions.
+// The model of these tests: a matrix, a vector, a scalar, bytes of odd length, an empty tensor,
+// four dimensions.
 std::vector<TestTensor> TestModel();
 
-// How a tensor is cut: along its first or last dimension over `parts` ranks, each part held by `copies` ranks.
+// How a tensor is cut: along its first or last dimension over `parts` ranks, each part held by
+// `copies` ranks.
 struct Cut {
   uint32_t parts = 1;
   uint32_t copies = 1;
   bool last_dimension = false;
   uint32_t world_size() const { return parts * copies; }
 };
-// What one rank holds; rank = copy * parts + part. What cannot be cut is written by part 0 and a replica elsewhere.
-std::vector<OwnedBox> RankState(uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut, uint32_t rank);
+// What one rank holds; rank = copy * parts + part. What cannot be cut is written by part 0 and a
+// replica elsewhere.
+std::vector<OwnedBox> RankState(uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut,
+                                uint32_t rank);
 
-// Takes a snapshot of one rank's state and prepares it in the store. The arena lives only for the call.
-absl::StatusOr<RankManifest> SaveRank(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model,
-                                      const Cut& cut, uint32_t rank);
+// Takes a snapshot of one rank's state and prepares it in the store. The arena lives only for the
+// call.
+absl::StatusOr<RankManifest> SaveRank(Store* store, const CheckpointId& id, uint64_t seed,
+                                      const std::vector<TestTensor>& model, const Cut& cut,
+                                      uint32_t rank);
 // All ranks, joined and committed.
-absl::Status SaveAll(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model, const Cut& cut);
+absl::Status SaveAll(Store* store, const CheckpointId& id, uint64_t seed,
+                     const std::vector<TestTensor>& model, const Cut& cut);
 // Reads every tensor whole and compares it with what `seed` gives.
-absl::Status CheckAll(Store* store, const CheckpointId& id, uint64_t seed, const std::vector<TestTensor>& model);
+absl::Status CheckAll(Store* store, const CheckpointId& id, uint64_t seed,
+                      const std::vector<TestTensor>& model);
 
 inline constexpr int64_t kTestCommitWallNs = 1'700'000'000'000'000'000;
 

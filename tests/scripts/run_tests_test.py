@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/test's own logic, with a ctest that says what the test wants: verdict, minutes of labels, the closing line."""
+"""scripts/test's own logic, with a ctest that says what the test wants: verdict, minutes, the closing line."""
 import contextlib
 import io
 import os

@@ -41,7 +41,8 @@ def read_lines(root, path):
 
 def is_test(path):
     name = os.path.basename(path)
-    return path.startswith("tests/") or "/testing/" in path or bool(re.search(r"_test\.(?:cc|py)$|(?:^|_)(?:fake|testing)_?|_test_", name))
+    named_so = re.search(r"_test\.(?:cc|py)$|(?:^|_)(?:fake|testing)_?|_test_", name)
+    return path.startswith("tests/") or "/testing/" in path or bool(named_so)
 
 
 def folder_of(path, folders=None):
