@@ -66,7 +66,7 @@ absl::StatusOr<CommitRecord> DecodeCommitRecord(std::string_view text);
 
 // Joins the manifests of all ranks (any order) into a commit record, or says why they do not make a checkpoint: a
 // missing or doubled rank, different ids, steps or samples, a tensor whose shapes differ, boxes of replica 0 that
-// overlap or do not cover their tensor, a replica that differs from the written copy (DATA_LOSS naming tensor and ranks).
+// overlap or do not cover their tensor, a replica that differs from the written copy (DATA_LOSS names both).
 absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests, int64_t committed_wall_ns);
 
 // "jobs/j-42/100.3" below the store's root, and the names in it.

@@ -28,8 +28,7 @@ constexpr auto kFailed = v1::JOB_STATE_FAILED;
 constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
 
 v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
-       const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
     if (node.name() == name) return node;
   }
   return {};
@@ -48,8 +47,7 @@ TEST(EngineLife, ACommandRunsAndIsDone) {
   EXPECT_EQ(NodeView(c, "n0").devices_free(), 2u);
   EXPECT_TRUE(c.node("n0").jobs.empty()) << "the node was not told to forget the job";
   EXPECT_EQ(c.engine().Desired("n0").jobs_size(), 0);
-  EXPECT_THAT(c.EventKinds(job),
-              ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
+  EXPECT_THAT(c.EventKinds(job), ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
 }
 
 TEST(EngineLife, ATrainerIsDoneOnlyWithItsLastStepCommittedAndWritten) {
@@ -103,11 +101,9 @@ TEST(EngineLife, SubmitIsIdempotentAcrossARestart) {
   v1::CancelJobRequest wrong;
   wrong.set_idempotency_key("same-key");
   wrong.set_job("j-1");
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
   wrong.clear_idempotency_key();
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineLife, NamesResolveUnlessAmbiguous) {
@@ -124,8 +120,7 @@ TEST(EngineLife, NamesResolveUnlessAmbiguous) {
   EXPECT_EQ(c.engine().ResolveJob("nope").status().code(), absl::StatusCode::kNotFound);
 }
 
-// --- faults
-// --------------------------------------------------------------------------------------------------------------------
+// faults
 
 TEST(EngineFault, AKilledRankIsRecoveredFromTheNewestSnapshotInMemory) {
   FakeCluster c;
@@ -191,8 +186,7 @@ TEST(EngineFault, DeathDuringTheNextStartIsAnIncidentOfItsOwn) {
   EXPECT_EQ(c.Job(job).attempt(), 3u);
   EXPECT_EQ(c.Job(job).incidents_size(), 2);
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 4u);
-  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u)
-      << "the second attempt made nothing of its own";
+  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u) << "the second attempt made nothing of its own";
   c.Finish(job, 5, true, false);
   EXPECT_TRUE(c.LastIncident(job).closed());
 }
@@ -298,8 +292,7 @@ TEST(EngineFault, TwentyKillsWithProgressNeverUseUpABudgetOfThree) {
   EXPECT_EQ(c.Job(job).attempt(), 21u);
 }
 
-// --- nodes
-// ---------------------------------------------------------------------------------------------------------------------
+// nodes
 
 TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   FakeCluster c(3, 2);
@@ -316,8 +309,7 @@ TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
   EXPECT_EQ(c.NodeOf(job, 0), "n0") << "what still is keeps its place";
   EXPECT_EQ(c.NodeOf(job, 2), "n2");
-  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT)
-      << "the lost node's memory is gone";
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT) << "the lost node's memory is gone";
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   const v1::Incident incident = c.LastIncident(job);
   EXPECT_EQ(incident.fault_class(), v1::NODE_LOST);
@@ -387,8 +379,7 @@ TEST(EngineNode, FenceWitnessIsReleasedByProof) {
   v1::ConfirmNodeDeadRequest confirm;
   confirm.set_idempotency_key("confirm");
   confirm.set_node("n2");
-  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
   confirm.set_node("n1");
   ASSERT_TRUE(c.engine().ConfirmNodeDead(confirm, c.now()).ok());
   c.Pump();
@@ -477,8 +468,7 @@ TEST(EngineNode, AMassLossIsHeld) {
   for (int i = 1; i < 6; ++i) c.LoseNode("n" + std::to_string(i), true);
   c.Advance(5000);
   int lost = 0, held = 0;
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
-       const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
     lost += node.state() == v1::NODE_STATE_LOST;
     held += node.state() == v1::NODE_STATE_SUSPECT;
   }
@@ -490,16 +480,13 @@ TEST(EngineNode, ASecondLiveAgentOfTheSameNameIsRefused) {
   FakeCluster c;
   v1::RegisterNodeRequest other = c.node("n0").Registration(c.now().mono_ns);
   other.set_boot_id("another-machine");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
-            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_address("unix:/elsewhere/agent.sock");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
-            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_node("../etc");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
@@ -518,8 +505,7 @@ TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
   EXPECT_EQ(c.NodeOf(job, 0), "n2");
   EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
   EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_DRAINED);
-  EXPECT_THAT(c.node("n0").orders_seen[job],
-              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
   v1::UncordonNodeRequest uncordon;
   uncordon.set_idempotency_key("uncordon");
   uncordon.set_node("n0");
@@ -536,8 +522,7 @@ TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
   c.node("n1").jobs.at(job).dirty_reason = "pid 77 is in D state";
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
-  c.node("n1").KillAllRanks(
-      c.now().mono_ns);  // for the invariant: only the report says that something is left
+  c.node("n1").KillAllRanks(c.now().mono_ns);  // for the invariant: only the report says that something is left
   c.node("n1").jobs.at(job).ranks.at(2).phase = v1::RANK_PHASE_STOPPED;
   v1::ReportEventsRequest level = c.node("n1").Request();
   *level.mutable_report() = c.node("n1").Report(c.now().mono_ns);
@@ -549,295 +534,6 @@ TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
   EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
   EXPECT_EQ(c.NodeOf(job, 2), "n2");
   EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u);
-}
-
-// --- saves
-// ---------------------------------------------------------------------------------------------------------------------
-
-TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIsAborted) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  c.Prepare(job, 5);
-  c.Finish(job, 10, true, true);
-  const Point half{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank)
-    c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
-  c.Exit(job, 0, -SIGKILL);
-  c.Pump();
-  ASSERT_EQ(c.Job(job).attempt(), 2u);
-  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
-  EXPECT_GE(c.node("n0").aborts_seen[half], 1);
-  c.PrepareRank(job, half, 3, FakeManifest(job, half, 3, 4));  // late
-  c.Advance(2000);
-  EXPECT_EQ(c.Job(job).saves_committed(), 1u);
-  EXPECT_EQ(c.Job(job).newest_checkpoint().step(), 5u);
-  EXPECT_GE(c.node("n1").aborts_seen[half], 1);
-  EXPECT_TRUE(c.node("n1").jobs.at(job).prepared.empty()) << "the late save was not answered";
-}
-
-TEST(EngineSave, ALateSetIsCommittedWhileTheOldAttemptIsStillBeingStopped) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 10, true, true);
-  const Point point{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank)
-    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
-  c.node("n1").obey_stops = false;
-  c.Exit(job, 0, -SIGKILL);
-  c.Pump();
-  ASSERT_EQ(c.StateOf(job), kRecovering);
-  c.PrepareRank(job, point, 3, FakeManifest(job, point, 3, 4));
-  c.node("n1").obey_stops = true;
-  c.Advance(1000);
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  EXPECT_EQ(c.Job(job).saves_committed(), 1u);
-  EXPECT_EQ(c.Job(job).saves_aborted(), 0u);
-}
-
-TEST(EngineSave, DisagreeingReplicasAbortTheSaveAndAreAnIncident) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  const Point point{1, 5};
-  for (uint32_t rank = 0; rank < 4; ++rank)
-    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4, rank == 2 ? 8 : 7));
-  c.Pump();
-  EXPECT_EQ(c.Job(job).saves_committed(), 0u);
-  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
-  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::SILENT_CORRUPTION);
-  EXPECT_EQ(c.StateOf(job), kRunning) << "the save is lost, not the job";
-}
-
-TEST(EngineSave, AFailedSaveIsStorageAndTrainingGoesOn) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  c.PrepareRank(job, {1, 5}, 0, "", "write /store/x: No space left on device");
-  c.Pump();
-  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::STORAGE);
-  EXPECT_THAT(c.LastIncident(job).what(), HasSubstr("No space left"));
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  EXPECT_EQ(c.Job(job).attempt(), 1u);
-  EXPECT_GE((c.node("n0").aborts_seen[{1, 5}]), 1);
-}
-
-TEST(EngineSave, AManifestOfSomethingElseIsRefused) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  c.PrepareRank(job, {1, 5}, 0, FakeManifest(job, {1, 6}, 0, 4));
-  c.Pump();
-  EXPECT_EQ(c.Job(job).saves_aborted(), 1u);
-  c.PrepareRank(job, {9, 7}, 0, FakeManifest(job, {9, 7}, 0, 4));  // an attempt that never was
-  c.Pump();
-  const auto checkpoints = c.engine().ListCheckpoints("train");
-  EXPECT_EQ(checkpoints->checkpoints_size(), 1);
-}
-
-TEST(EngineSave, TheLastSaveThatNeverComesIsAFault) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  c.ExitAll(job, 0);
-  ASSERT_EQ(c.StateOf(job), kCommitting);
-  c.Advance(121'000);
-  EXPECT_EQ(c.Job(job).attempt(), 2u);
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
-}
-
-TEST(EngineSave, SaveAndRestartFromAStep) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 5, true, true);
-  c.Prepare(job, 5);
-  v1::SaveJobRequest save;
-  save.set_idempotency_key("save");
-  save.set_job("train");
-  ASSERT_TRUE(c.engine().SaveJob(save, c.now()).ok());
-  ASSERT_TRUE(c.engine().SaveJob(save, c.now()).ok());
-  EXPECT_EQ(c.engine().Desired("n0").jobs(0).save_requests(), 1u) << "the same key asks once";
-  c.Finish(job, 10, true, true);
-  v1::RestartJobRequest restart;
-  restart.set_idempotency_key("r1");
-  restart.set_job("train");
-  restart.set_expected_attempt(9);
-  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-  restart.set_expected_attempt(1);
-  restart.set_from_step(7);
-  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kNotFound);
-  restart.set_from_step(5);
-  ASSERT_TRUE(c.engine().RestartJob(restart, c.now()).ok());
-  c.Pump();
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  EXPECT_EQ(c.Job(job).attempt(), 2u);
-  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
-  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
-  EXPECT_EQ(c.Job(job).incidents_size(), 0);
-  c.Exit(job, 0, -SIGKILL);
-  c.Pump();
-  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u)
-      << "the snapshot of step 10 is off the line now";
-}
-
-TEST(EngineSave, FromAnotherJobsCheckpoint) {
-  FakeCluster c(4, 2);
-  const uint64_t first = c.Submit(TrainerSpec());
-  c.Finish(first, 5, true, true);
-  c.Prepare(first, 5);
-  v1::JobSpec spec = TrainerSpec();
-  spec.set_from("j-1@6");
-  v1::SubmitJobRequest bad;
-  bad.set_idempotency_key("bad");
-  *bad.mutable_spec() = spec;
-  EXPECT_EQ(c.engine().SubmitJob(bad, c.now()).status().code(), absl::StatusCode::kNotFound);
-  spec.set_from("j-1@5");
-  const uint64_t second = c.Submit(spec);
-  EXPECT_EQ(c.Job(second).start_point().ref().job(), first);
-  c.Exit(second, 0, -SIGKILL);
-  c.Pump();
-  EXPECT_EQ(c.Job(second).attempt(), 2u);
-  EXPECT_EQ(c.Job(second).start_point().ref().job(), first) << "the root stays where the job began";
-}
-
-// --- stops
-// ---------------------------------------------------------------------------------------------------------------------
-
-TEST(EngineStop, CancelInEveryState) {
-  {
-    FakeCluster c;
-    const uint64_t job = c.Submit(CommandSpec(2, 8));
-    ASSERT_EQ(c.StateOf(job), kQueued);
-    ASSERT_TRUE(c.Cancel(job).ok());
-    EXPECT_EQ(c.StateOf(job), kCancelled);
-    EXPECT_TRUE(c.Cancel(job).ok()) << "cancelling twice is no error";
-  }
-  {
-    FakeCluster c;
-    c.node("n0").start_ranks = false;
-    const uint64_t job = c.Submit(CommandSpec());
-    ASSERT_EQ(c.StateOf(job), kStarting);
-    ASSERT_TRUE(c.Cancel(job).ok());
-    EXPECT_EQ(c.StateOf(job), kCancelled);
-  }
-  {
-    FakeCluster c;
-    const uint64_t job = c.Submit(CommandSpec());
-    c.node("n1").obey_stops = false;
-    ASSERT_TRUE(c.Cancel(job).ok());
-    EXPECT_EQ(c.StateOf(job), kStopping);
-    EXPECT_THAT(c.Job(job).reason(), HasSubstr("n1 to stop"));
-    EXPECT_THAT(c.node("n0").orders_seen[job],
-                Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
-    c.node("n1").obey_stops = true;
-    c.node("n1").KillAllRanks(c.now().mono_ns);
-    c.Advance(1500);
-    EXPECT_EQ(c.StateOf(job), kCancelled);
-    EXPECT_EQ(c.Job(job).attempt(), 1u) << "a cancel raises no attempt";
-  }
-  {
-    FakeCluster c;
-    const uint64_t job = c.Submit(TrainerSpec());
-    c.node("n1").obey_stops = false;
-    c.Exit(job, 0, -SIGKILL);
-    c.Pump();
-    ASSERT_EQ(c.StateOf(job), kRecovering);
-    ASSERT_TRUE(c.Cancel(job).ok());
-    EXPECT_EQ(c.StateOf(job), kStopping);
-    c.node("n1").obey_stops = true;
-    c.node("n1").KillAllRanks(c.now().mono_ns);
-    c.Advance(1500);
-    EXPECT_EQ(c.StateOf(job), kCancelled);
-  }
-  {
-    FakeCluster c;
-    const uint64_t job = c.Submit(TrainerSpec());
-    c.Finish(job, 5, true, true);
-    c.ExitAll(job, 0);
-    ASSERT_EQ(c.StateOf(job), kCommitting);
-    ASSERT_TRUE(c.Cancel(job).ok());
-    c.Advance(1000);
-    EXPECT_EQ(c.StateOf(job), kCancelled);
-  }
-  {
-    FakeCluster c;
-    const uint64_t job = c.Submit(CommandSpec());
-    c.ExitAll(job, 0);
-    ASSERT_EQ(c.StateOf(job), kDone);
-    EXPECT_EQ(c.Cancel(job).status().code(), absl::StatusCode::kFailedPrecondition);
-  }
-}
-
-TEST(EngineStop, CancelDoesNotWaitForALostNodeButItsDevicesStayHeld) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(CommandSpec());
-  c.LoseNode("n1", false);
-  c.Advance(4000);
-  ASSERT_TRUE(c.Cancel(job).ok());
-  c.Advance(1000);
-  EXPECT_EQ(c.StateOf(job), kCancelled);
-  EXPECT_EQ(NodeView(c, "n1").devices_free(), 0u);
-  c.node("n1").up = true;
-  c.Advance(2000);
-  EXPECT_EQ(NodeView(c, "n1").devices_free(), 2u);
-  EXPECT_TRUE(c.node("n1").jobs.empty());
-}
-
-TEST(EngineStop, TimeLimitIsGracefulAndFails) {
-  FakeCluster c;
-  v1::JobSpec spec = TrainerSpec();
-  spec.set_time_limit_s(60);
-  const uint64_t job = c.Submit(spec);
-  c.Finish(job, 1, true, false);
-  c.Advance(59'000);
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  c.RestartScheduler();
-  c.Advance(2'000);
-  EXPECT_EQ(c.StateOf(job), kFailed);
-  EXPECT_THAT(c.Job(job).reason(), HasSubstr("time limit of 60 s"));
-  EXPECT_THAT(c.node("n0").orders_seen[job],
-              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
-}
-
-// --- stale words
-// ---------------------------------------------------------------------------------------------------------------
-
-TEST(EngineStale, ReportsOfOlderAttemptsChangeNothing) {
-  FakeCluster c;
-  const uint64_t job = c.Submit(TrainerSpec());
-  c.Finish(job, 3, true, false);
-  v1::ReportEventsRequest old = c.node("n0").Request();
-  c.Exit(job, 2, -SIGKILL);
-  *old.add_events() = c.node("n0").Event(v1::RankEvent::KIND_EXITED, job, 0, c.now().mono_ns);
-  old.mutable_events(0)->mutable_rank()->set_phase(v1::RANK_PHASE_EXITED);
-  old.mutable_events(0)->mutable_rank()->set_exit_code(-9);
-  auto* stopped = old.add_events();
-  stopped->set_kind(v1::RankEvent::KIND_STOP_COMPLETE);
-  stopped->mutable_rank()->set_job(job);
-  stopped->mutable_rank()->set_attempt(1);
-  c.Pump();
-  ASSERT_EQ(c.Job(job).attempt(), 2u);
-  c.Report(c.node("n0"), old);
-  c.Pump();
-  EXPECT_EQ(c.Job(job).attempt(), 2u);
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  v1::ReportEventsRequest foreign = c.node("n0").Request();
-  foreign.set_agent_epoch(99);
-  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(EngineStale, AnOvertakenBeatDoesNotMakeRanksVanish) {
-  FakeCluster c;
-  const v1::BeatRequest before = c.node("n0").Beat(c.now().mono_ns);
-  const uint64_t job = c.Submit(TrainerSpec());
-  ASSERT_TRUE(c.engine().Beat(before, c.now()).ok());
-  ASSERT_TRUE(c.engine().Beat(before, c.now()).ok());
-  c.Pump();
-  EXPECT_EQ(c.StateOf(job), kRunning);
-  EXPECT_EQ(c.Job(job).attempt(), 1u);
 }
 
 }  // namespace
