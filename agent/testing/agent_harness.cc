@@ -17,6 +17,7 @@
 #include "agent/process.h"
 #include "base/clock.h"
 #include "base/rank/recorder.h"
+#include "base/rank/recorder.h"
 
 extern char** environ;
 
