@@ -461,7 +461,7 @@ TEST(SnapshotTest, RankAndAgentNeverOwnABufferTogether) {
   });
   SnapshotWriter writer(arena.base());
   uint64_t taken = 0, step = 0;
-  while (taken < 300) {
+  while (taken < 100) {
     ++step;
     if (!writer.Ready(true)) {
       std::this_thread::yield();
