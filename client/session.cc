@@ -133,6 +133,7 @@ struct Session::Impl {
   Mapping recorder_map, arena_map;
   rank::RecorderWriter recorder;
   bool first_step_told = false;
+  bool agent_seen = false;  // when the ranks agreed on the next snapshot; what they agreed on must still hold when it is taken
 
   // Idle connections. A thread that finds none opens another, so that one that waits for a key holds nobody up.
   std::mutex mutex;
@@ -334,7 +335,8 @@ Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* s
 
 bool Session::SnapshotReady() const {
   if (Detached() || impl_->arena_map.base() == nullptr) return false;
-  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(impl_->recorder.AgentPresent(), impl_->attempt);
+  impl_->agent_seen = impl_->recorder.AgentPresent();
+  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(impl_->agent_seen, impl_->attempt);
 }
 
 Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
@@ -346,8 +348,7 @@ Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64
   ckpt::SnapshotWriter writer(impl_->arena_map.base());
   std::string reason;
   uint32_t buffer = 0;
-  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, impl_->recorder.AgentPresent(), &buffer,
-                    &reason)) {
+  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, impl_->agent_seen, &buffer, &reason)) {
     return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
   }
   for (size_t i = 0; i < tensors.size(); ++i) writer.CopyTensor(i, tensors[i]);
