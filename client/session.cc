@@ -12,6 +12,7 @@
 #include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include "client/wire.h"
 
@@ -133,7 +134,7 @@ struct Session::Impl {
   Mapping recorder_map, arena_map;
   rank::RecorderWriter recorder;
   bool first_step_told = false;
-  bool agent_seen = false;  // when the ranks agreed on the next snapshot; what they agreed on must still hold when it is taken
+  std::optional<bool> agent_seen;  // when readiness was asked; what the ranks agreed on then must still hold at Take
 
   // Idle connections. A thread that finds none opens another, so that one that waits for a key holds nobody up.
   std::mutex mutex;
@@ -336,7 +337,7 @@ Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* s
 bool Session::SnapshotReady() const {
   if (Detached() || impl_->arena_map.base() == nullptr) return false;
   impl_->agent_seen = impl_->recorder.AgentPresent();
-  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(impl_->agent_seen, impl_->attempt);
+  return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(*impl_->agent_seen, impl_->attempt);
 }
 
 Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
@@ -348,7 +349,8 @@ Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64
   ckpt::SnapshotWriter writer(impl_->arena_map.base());
   std::string reason;
   uint32_t buffer = 0;
-  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, impl_->agent_seen, &buffer, &reason)) {
+  const bool agent_present = impl_->agent_seen.value_or(impl_->recorder.AgentPresent());
+  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, agent_present, &buffer, &reason)) {
     return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
   }
   for (size_t i = 0; i < tensors.size(); ++i) writer.CopyTensor(i, tensors[i]);
