@@ -64,8 +64,10 @@ class Cluster:
         self.nodes = nodes
         self.gpus = gpus
         self.extra_up = tuple(extra_up)
-        os.makedirs(self.directory, exist_ok=True)
+        self.temporary = os.path.join(self.directory, "tmp")  # TMPDIR of everything that is started
+        os.makedirs(self.temporary, exist_ok=True)
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        self._environment["TMPDIR"] = self.temporary
 
     def __enter__(self):
         self.up()

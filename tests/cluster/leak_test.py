@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many short jobs leave nothing: processes, sockets, shared memory, temporary files, descriptors of daemons."""
 import os
-import tempfile
 
 import processes
 from cluster_case import JOB_DEADLINE_S, ClusterCase, main, test_rank_job
@@ -12,12 +11,8 @@ STEPS = 5
 
 
 def shared_memory():
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-
-
-def temporary_files():
-    folder = tempfile.gettempdir()
-    return {name for name in os.listdir(folder) if name.startswith(("holdfast", "hf"))}
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {name for name in names if "holdfast" in name or name.startswith("hf")}
 
 
 class Leak(ClusterCase):
@@ -39,17 +34,17 @@ class Leak(ClusterCase):
     def leaves_nothing(self, count):
         self.run_jobs(2)  # what is opened once stays
         self.wait_quiet()
-        before = (set(processes.of_directory(self.directory)), shared_memory(), temporary_files(), self.descriptors(),
+        before = (set(processes.of_directory(self.directory)), shared_memory(), self.descriptors(),
                   set(self.cluster.sockets()))
         self.run_jobs(count)
         self.wait_quiet()
         self.assertEqual(set(processes.of_directory(self.directory)) - before[0], set())
         self.assertEqual(shared_memory() - before[1], set())
-        self.assertEqual(temporary_files() - before[2] - {os.path.basename(self.directory)}, set())
+        self.assertEqual(os.listdir(self.cluster.temporary), [])
         after = self.descriptors()
-        for name, number in before[3].items():
+        for name, number in before[2].items():
             self.assertLessEqual(after[name], number + DESCRIPTORS_SLACK, name)
-        self.assertEqual(set(self.cluster.sockets()) - before[4], set())
+        self.assertEqual(set(self.cluster.sockets()) - before[3], set())
         self.assertEqual(self.keeper_folders(), [])
 
     def keeper_folders(self):
