@@ -157,7 +157,7 @@ int RunApp(int argc, char** argv) {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
-    PrintLine((chosen.empty() ? &app : chosen[0])->help());
+    PrintLine(chosen.empty() ? app.help() : chosen[0]->help("holdfast"));
     return kExitDone;
   } catch (const CLI::ParseError& e) {
     return args.empty() ? (Hint(app.help()), kExitUsage) : Usage(app, args, e);

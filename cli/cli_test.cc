@@ -24,7 +24,7 @@ class CliTest : public testing::Test {
   }
   std::vector<std::string> Environment() const { return {"HOLDFAST_STATE=" + state_.path()}; }
   Output Holdfast(std::vector<std::string> arguments) const {
-    return Run(Command(std::move(arguments)), Environment());
+    return RunToEnd(Command(std::move(arguments)), Environment());
   }
 
   void PutJob(const std::string& key, v1::JobState state, const std::string& reason = "") {
@@ -89,6 +89,7 @@ TEST_F(CliTest, EveryVerbHasHelpThatBeginsWithExamples) {
     EXPECT_EQ(one.code, 0) << verb << one.err;
     EXPECT_TRUE(Has(one.out, "Examples:\n  holdfast ")) << one.out;
     EXPECT_LT(one.out.find("Examples:"), one.out.find("Usage:")) << verb;
+    EXPECT_TRUE(Has(one.out, absl::StrCat("Usage: holdfast ", verb, " "))) << one.out;
     EXPECT_TRUE(Has(one.out, "--json")) << verb;
   }
 }
@@ -127,8 +128,9 @@ TEST_F(CliTest, UsageErrorsAreExitCodeTwoAndSayWhatToDo) {
       {{"submit", "-f", "/nonexistent/job.yaml"}, "/nonexistent/job.yaml"},
       {{"ps", "--timeout", "x"}, "--timeout: \"x\" is not a duration"},
       {{"ps", "--", "x"}, "holdfast: ps takes no command after --"},
-      {{"restart", "j-7", "--from", "0"}, "holdfast: restart: --from"},
-      {{"logs", "j-7", "--tail", "-1"}, "holdfast: logs: --tail"},
+      {{"restart", "j-7", "--from", "0"},
+       "holdfast: restart: --from: 0 is not a whole number from 1"},
+      {{"logs", "j-7", "--tail", "-1"}, "holdfast: logs: --tail: -1 is not a whole number from 0"},
       {{"drain", "n0"}, "holdfast: drain: --reason is required"},
   };
   for (const auto& c : cases) {
@@ -259,7 +261,7 @@ TEST_F(CliTest, ATrainerConfigurationIsCheckedByTheWorkerFirst) {
   WriteText(bin / "good.yaml", "good\n");
   WriteText(bin / "bad.yaml", "bad\n");
   const auto submit = [&](const std::string& config) {
-    return Run(
+    return RunToEnd(
         {bin / "holdfast", "submit", "--nodes", "2", "--gpus-per-node", "2", "--trainer", config},
         Environment());
   };
@@ -470,7 +472,7 @@ TEST_F(CliTest, ABrokenLogStreamNeverEndsWithZero) {
   scheduler_.Change([](FakeScheduler::Answers* a) { a->log_streams = {{Chunk(0, "one\n")}}; });
   EXPECT_EQ(Holdfast({"logs", "-f", "j-7", "--tail", "1"}).code, 5);
   scheduler_.Change([](FakeScheduler::Answers* a) {
-    a->log_streams = {{Chunk(0, "one\n"), End("node n1 LOST")}};
+    a->log_streams = {{Chunk(0, "one\n"), End("truncated: node n1 LOST")}};
   });
   EXPECT_EQ(Holdfast({"logs", "j-7"}).code, 5);
 }
@@ -482,10 +484,10 @@ TEST_F(CliTest, OtherProgramsAreRunInPlace) {
   std::filesystem::copy_file(BuiltProgram("holdfast"), bin / "holdfast");
   WriteText(bin / "holdfast-ckpt", "#!/bin/sh\necho \"ckpt $*\"\nexit 3\n");
   std::filesystem::permissions(bin / "holdfast-ckpt", std::filesystem::perms::owner_all);
-  const Output output = Run({bin / "holdfast", "ckpt", "ls", "--json", "--", "-x"});
+  const Output output = RunToEnd({bin / "holdfast", "ckpt", "ls", "--json", "--", "-x"});
   EXPECT_EQ(output.code, 3);
   EXPECT_EQ(output.out, "ckpt ls --json -- -x\n");
-  const Output missing = Run({bin / "holdfast", "data", "build"}, {"PATH=/nonexistent"});
+  const Output missing = RunToEnd({bin / "holdfast", "data", "build"}, {"PATH=/nonexistent"});
   EXPECT_EQ(missing.code, 3);
   EXPECT_TRUE(Has(missing.err, "holdfast-data was not found beside holdfast (" + bin.path() + ")"))
       << missing.err;

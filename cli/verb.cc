@@ -2,6 +2,8 @@
 #include "cli/verb.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <system_error>
 #include <utility>
 
 namespace holdfast::cli {
@@ -9,6 +11,19 @@ namespace {
 
 void Hide(CLI::Option* option, const std::string& help) {
   if (help.empty()) option->group("");
+}
+
+// CLI11's own checks print their limits as 300 digits.
+CLI::Validator WholeNumberFrom(int64_t low) {
+  return CLI::Validator(
+      [low](std::string& text) {
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && end == text.data() + text.size();
+        return whole && value >= low ? ""
+                                     : text + " is not a whole number from " + std::to_string(low);
+      },
+      "");
 }
 
 }  // namespace
@@ -34,11 +49,11 @@ void Verb::Option(const std::string& names, uint64_t* value, const std::string& 
 }
 
 void Verb::PositiveOption(const std::string& names, uint64_t* value, const std::string& help) {
-  app_->add_option(names, *value, help)->check(CLI::PositiveNumber);
+  app_->add_option(names, *value, help)->check(WholeNumberFrom(1));
 }
 
 void Verb::NonNegativeOption(const std::string& names, int64_t* value, const std::string& help) {
-  app_->add_option(names, *value, help)->check(CLI::NonNegativeNumber);
+  app_->add_option(names, *value, help)->check(WholeNumberFrom(0));
 }
 
 void Verb::Option(const std::string& names, std::vector<std::string>* value,

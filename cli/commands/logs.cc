@@ -124,7 +124,8 @@ class LogReader {
   int End() {
     PrintBytes(lines_.Flush());
     if (!end_reason_.empty()) Hint(absl::StrCat("-- ", end_reason_));
-    if (absl::StrContains(end_reason_, "LOST") || absl::StrContains(end_reason_, "unreachable"))
+    // "truncated: node n1 LOST": the scheduler could not get all that was asked for.
+    if (absl::StartsWith(end_reason_, "truncated") || absl::StrContains(end_reason_, "LOST"))
       return Fail(Broken());
     return kExitDone;
   }

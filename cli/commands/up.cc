@@ -206,6 +206,8 @@ int Up(const Invocation& invocation, UpInvocation up) {
   if (!state.ok()) return Fail(state.status());
   if (!up.options.store.empty())
     up.options.store = AbsolutePath(up.options.store, WorkingDirectory());
+  if (!up.options.bin_dir.empty())
+    up.options.bin_dir = AbsolutePath(up.options.bin_dir, WorkingDirectory());
   const RunDir run_dir(*state);
   if (const absl::Status bad = run_dir.Prepare(up.options.nodes); !bad.ok()) return Fail(bad);
   auto lock = run_dir.Lock();

@@ -4,6 +4,8 @@
 #ifndef HOLDFAST_CLI_TESTING_FAKE_SCHEDULER_H_
 #define HOLDFAST_CLI_TESTING_FAKE_SCHEDULER_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <map>
 #include <memory>
 #include <string>

@@ -85,8 +85,8 @@ std::string BuiltProgram(const std::string& name) {
   return (self.parent_path().parent_path() / "bin" / name).string();
 }
 
-Output Run(const std::vector<std::string>& argv,
-           const std::vector<std::string>& extra_environment) {
+Output RunToEnd(const std::vector<std::string>& argv,
+                const std::vector<std::string>& extra_environment) {
   return RunningProgram(argv, extra_environment).Wait();
 }
 

@@ -39,8 +39,8 @@ class RunningProgram {
 
 // <build>/bin/<name>.
 std::string BuiltProgram(const std::string& name);
-Output Run(const std::vector<std::string>& argv,
-           const std::vector<std::string>& extra_environment = {});
+Output RunToEnd(const std::vector<std::string>& argv,
+                const std::vector<std::string>& extra_environment = {});
 
 // Looks until `condition` holds; false after `seconds`.
 bool WaitUntil(const std::function<bool()>& condition, int seconds = 30);

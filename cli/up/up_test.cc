@@ -41,7 +41,9 @@ class UpTest : public testing::Test {
     }
   }
 
-  Output Holdfast(std::vector<std::string> arguments) { return Run(Command(std::move(arguments))); }
+  Output Holdfast(std::vector<std::string> arguments) {
+    return RunToEnd(Command(std::move(arguments)));
+  }
   std::vector<std::string> Command(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), BuiltProgram("holdfast"));
     arguments.insert(arguments.end(), {"--state", state_});
@@ -262,14 +264,15 @@ TEST_F(UpTest, MissingProgramsAreNamed) {
 
 TEST_F(UpTest, AStateDirectoryThatCannotBeUsedIsOneClearError) {
   WriteText(directory_ / "file", "");
-  const Output below =
-      Run({BuiltProgram("holdfast"), "up", "--state", directory_ / "file/s", "--bin-dir", bin_});
+  const Output below = RunToEnd(
+      {BuiltProgram("holdfast"), "up", "--state", directory_ / "file/s", "--bin-dir", bin_});
   EXPECT_NE(below.code, 0);
   EXPECT_NE(below.err.find("cannot use the state directory " + directory_ / "file/s"),
             std::string::npos)
       << below.err;
   const std::string deep = directory_ / std::string(100, 'x');
-  const Output too_long = Run({BuiltProgram("holdfast"), "up", "--state", deep, "--bin-dir", bin_});
+  const Output too_long =
+      RunToEnd({BuiltProgram("holdfast"), "up", "--state", deep, "--bin-dir", bin_});
   EXPECT_EQ(too_long.code, 2);
   EXPECT_NE(too_long.err.find("state directory path too long"), std::string::npos) << too_long.err;
   EXPECT_NE(too_long.err.find("107"), std::string::npos) << too_long.err;
