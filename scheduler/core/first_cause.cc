@@ -25,6 +25,7 @@ bool IsPositive(const RankFailure& f) {
     case FailureKind::kVanished:
     case FailureKind::kNodeLost:
     case FailureKind::kStartFailed:
+    case FailureKind::kSaveFailed:
       return true;
     case FailureKind::kExit:
       // An uncaught exception about a dead peer ends in SIGABRT: that is an echo, not evidence.
@@ -50,6 +51,7 @@ bool IsApplicationXid(const std::string& reason) {
 
 v1::FaultClass Classify(const RankFailure& f, bool first_step_ever) {
   if (f.kind == FailureKind::kNodeLost) return v1::NODE_LOST;
+  if (f.kind == FailureKind::kSaveFailed) return v1::STORAGE;
   if (f.kind == FailureKind::kStopped) return v1::PROCESS_STOPPED;
   if (f.oom_killed) return v1::OUT_OF_MEMORY;
   if (IsApplicationXid(f.device_reason)) return v1::APPLICATION;
@@ -73,6 +75,8 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
       return absl::StrCat(who, where, " could not be started: ", f.detail.empty() ? f.message : f.detail);
     case FailureKind::kVanished:
       return absl::StrCat(who, where, " died with its keeper", step);
+    case FailureKind::kSaveFailed:
+      return f.detail;
     case FailureKind::kExit:
       break;
   }
@@ -135,6 +139,7 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
   cause.fault_class = Classify(*root, first_step_ever);
   cause.own_program = IsOwnEnd(*root);
   for (const RankFailure& f : failures) {
+    if (f.kind == FailureKind::kSaveFailed) continue;  // names no rank
     if (SameEvent(*root, f)) {
       cause.ranks.push_back(f.rank);
     } else if (f.at_mono_ns - root->at_mono_ns <= kVictimWindowMs * kNsPerMs) {

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "scheduler/engine/engine.h"
+#include "scheduler/engine/incidents.h"
 #include "scheduler/engine/reports.h"
 #include "scheduler/engine/saves.h"
 
@@ -32,6 +33,19 @@ absl::Status CheckRegistration(const v1::RegisterNodeRequest& request) {
     return absl::InvalidArgumentError(absl::StrCat("devices: more than ", kRanksPerNodeMax));
   }
   return absl::OkStatus();
+}
+
+// The jobs whose ranks went on without their agent: seen, named, nothing to be done (rung 0).
+void NoteAgentDied(Cycle& c, const std::string& node, int64_t silent_ms) {
+  for (const uint64_t id : c.txn.ActiveJobs()) {
+    const records::JobRecord* job = c.txn.FindJob(id);
+    const v1::JobState state = job->status().state();
+    const bool runs = state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING;
+    if (!runs || PlacementOn(job->status().placement(), node) == nullptr) continue;
+    AddSideIncident(c, id, v1::AGENT_DIED, node,
+                    absl::StrCat("the agent of ", node, " died; a new one took over its keepers after ", silent_ms,
+                                 " ms without a beat, no rank was touched"));
+  }
 }
 
 }  // namespace
@@ -85,6 +99,7 @@ absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(
       AddNodeEvent(c, name, long_gone ? "agent.died" : "agent.restarted",
                    absl::StrCat("a new agent of ", name, " took over after ", silent_ms,
                                 " ms without a beat"));
+      if (!before.lost() && before.boot_id() == request.boot_id()) NoteAgentDied(c, name, silent_ms);
     }
     c.queue_dirty = true;
     c.dirty_nodes.insert(name);

@@ -102,12 +102,14 @@ void SettleAllEndedWell(Cycle& c, uint64_t id) {
   JobFacts& facts = c.job_facts(id);
   SettleSaves(c, id);
   records::JobRecord* job = c.txn.MutableJob(id);
-  job->mutable_status()->set_step(LargestStep(facts));
-  if (!ExpectsCheckpoints(job->status().spec()) || LargestStep(facts) == 0) {
+  // An attempt that began at the last step has nothing left to do, but that step must be committed all the same.
+  const uint64_t last_step = std::max(LargestStep(facts), job->status().start_point().ref().step());
+  job->mutable_status()->set_step(last_step);
+  if (!ExpectsCheckpoints(job->status().spec()) || last_step == 0) {
     EndJob(c, id, JobEvent::kEndDone, "all ranks exited with 0");
     return;
   }
-  job->set_last_step(LargestStep(facts));
+  job->set_last_step(last_step);
   facts.all_ended_ns = c.now.mono_ns;
   Step(c, job, JobEvent::kAllEndedWell,
        absl::StrCat("waits for the checkpoint of the last step, ", job->last_step()));
@@ -162,7 +164,7 @@ void SettleCommitting(Cycle& c, uint64_t id) {
   RankFailure failure;
   failure.rank = 0;
   failure.node = node.empty() ? NodeOfRank(job->status().placement(), 0) : node;
-  failure.kind = node.empty() ? FailureKind::kVanished : FailureKind::kNodeLost;
+  failure.kind = node.empty() ? FailureKind::kSaveFailed : FailureKind::kNodeLost;
   failure.step = job->last_step();
   failure.at_mono_ns = c.now.mono_ns;
   failure.detail = absl::StrCat("the checkpoint of the last step, ", job->last_step(),

@@ -60,6 +60,11 @@ class Trainer {
     if (Error error = Restore()) return Fail(error);
     saves_seen_ = session_->SaveRequests();
     bool stopped = false;
+    if (state_.step() == options_.steps && session_->RestoreStep() != 0) {
+      // Nothing left to do, but the last step must reach the store: an earlier attempt's save of it failed.
+      uint64_t stall_ns = 0;
+      if (Error error = Snapshot(options_.steps, Wish{}, &stall_ns)) return Fail(error);
+    }
     while (state_.step() < options_.steps && !stopped) {
       if (!session_->AttemptIsCurrent()) return Fail({ESTALE, "a newer attempt has begun"});
       if (Error error = Step(state_.step() + 1, &stopped)) return Fail(error);
