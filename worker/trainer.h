@@ -46,8 +46,8 @@ enum class RunEnd { kDone, kStopped, kStale };
 // Not owned: groups' peers, link, data and clock outlive the trainer. One thread.
 class Trainer {
  public:
-  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups,
-          RankLink* link, const SampleSource* data, const Clock* clock);
+  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups, RankLink* link,
+          const SampleSource* data, const Clock* clock);
 
   // Arena, then the state: from the link's snapshot, the checkpoint `restore` names, or the seed.
   absl::StatusOr<StartPoint> Prepare(const std::string& restore);
@@ -58,6 +58,7 @@ class Trainer {
   absl::StatusOr<RunEnd> Run();
 
   TrainState& state() { return state_; }
+  uint64_t step() const { return position_.step; }  // newest finished
 
  private:
   struct Agreed {  // what the last reduction gave, equal on all ranks
@@ -83,6 +84,7 @@ class Trainer {
   std::vector<ckpt::TensorView> views_;
   StartPoint position_;
   uint64_t save_requests_seen_ = 0;
+  int64_t previous_done_ns_ = 0;
   bool persist_owed_ = false;  // asked for at a step whose snapshot had to be skipped
 };
 
