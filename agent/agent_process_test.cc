@@ -16,6 +16,7 @@
 
 #include "agent/process.h"
 #include "agent/testing/agent_harness.h"
+#include "base/clock.h"
 #include "base/rank/recorder.h"
 
 namespace holdfast::agent {
@@ -75,7 +76,11 @@ TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
     const auto level = t.levels.find("n0");
     return level != t.levels.end() && level->second.jobs_size() == 1 && level->second.jobs(0).commits_written() == 12;
   }));
-  EXPECT_EQ(CommittedSteps(), (std::vector<uint64_t>{5, 10, 12}));
+  // A snapshot is skipped, by agreement, while both buffers wait for a slow disk; the last one never is.
+  const std::vector<uint64_t> committed = CommittedSteps();
+  ASSERT_FALSE(committed.empty());
+  EXPECT_EQ(committed.back(), 12u);
+  for (const uint64_t step : committed) EXPECT_TRUE(step == 5 || step == 10 || step == 12) << step;
   EXPECT_EQ(Steps().size(), 12u);
   ExpectNoGaps();
   const pid_t keeper = KeeperPid("n0");
@@ -128,7 +133,7 @@ TEST_F(AgentTest, AnAgentKilledInsideASaveOrAStoreWriteLosesNothing) {
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the kill point was not reached";
     StartAgent("n0");
     ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
-    ASSERT_TRUE(Eventually([&] { return CommittedSteps().size() >= 4; }));
+    ASSERT_TRUE(Eventually([&] { return !CommittedSteps().empty() && CommittedSteps().back() == 20; }));
     EXPECT_EQ(Find(scheduler_->told(), Event::KIND_EXITED, 1, 0)->rank().exit_code(), 0);
     EXPECT_EQ(Steps().size(), 20u);
     ExpectNoGaps();
@@ -364,18 +369,25 @@ TEST_F(AgentTest, ANodeCutFromSchedulerAndWitnessesStopsItsRanks) {
 }
 
 TEST_F(AgentTest, AWitnessThatAnswersKeepsTheRanksAlive) {
+  constexpr int64_t kFenceMs = 5000;
   StartAgent("n1");
   scheduler_->SetWitnesses({"unix:" + StateDir("n1") + "/agent.sock"});
   StartAgent("n0");
-  v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "300", "--step-ms", "20"});
+  v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});
   job.mutable_spec()->set_fence(v1::FENCE_MODE_WITNESS);
-  job.mutable_spec()->set_fence_ms(2500);
+  job.mutable_spec()->set_fence_ms(kFenceMs);
   Want(job);
   ASSERT_TRUE(WaitForStep(3));
+  const std::map<uint32_t, pid_t> pids = Pids("n0");
   scheduler_->Off();
-  ASSERT_TRUE(Eventually([this] { return Steps().size() == 300; })) << "6 s of steps, more than two fences long";
+  const SystemClock clock;
+  const int64_t until_ns = clock.MonoNs() + 2 * kFenceMs * kNsPerMs;
+  ASSERT_TRUE(Eventually([&] { return clock.MonoNs() > until_ns || !ProcessLives(pids.at(0)); }));
+  EXPECT_TRUE(ProcessLives(pids.at(0)) && ProcessLives(pids.at(1))) << "stopped although a witness answers";
+  const size_t logged = Steps().size();
+  EXPECT_TRUE(Eventually([&] { return Steps().size() > logged; })) << "and they still train";
   scheduler_->On();
-  ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
   EXPECT_EQ(Count(Event::KIND_FENCED, 1), 0);
   ForgetAndWait(job);
 }
