@@ -124,15 +124,17 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
     return a.at_mono_ns != b.at_mono_ns ? a.at_mono_ns < b.at_mono_ns : a.rank < b.rank;
   });
   const int64_t first_ns = failures.front().at_mono_ns;
-  const RankFailure* root = &failures.front();
-  for (const RankFailure& f : failures) {
-    // A lost node is only known by its silence, so its time is an estimate: any within the window counts.
-    const int64_t allowed_ns = f.kind == FailureKind::kNodeLost ? kVictimWindowMs * kNsPerMs : kSkewNs;
-    if (IsPositive(f) && f.at_mono_ns - first_ns <= allowed_ns) {
-      root = &f;
-      break;
+  // What a rank itself shows goes before the loss of a node: that is only known by silence, so its time is an estimate
+  // and can look older than a kill that it has nothing to do with.
+  const RankFailure* root = nullptr;
+  for (const bool lost_nodes : {false, true}) {
+    const int64_t allowed_ns = lost_nodes ? kVictimWindowMs * kNsPerMs : kSkewNs;
+    for (const RankFailure& f : failures) {
+      const bool considered = IsPositive(f) && (f.kind == FailureKind::kNodeLost) == lost_nodes;
+      if (root == nullptr && considered && f.at_mono_ns - first_ns <= allowed_ns) root = &f;
     }
   }
+  if (root == nullptr) root = &failures.front();
   Cause cause;
   cause.root = *root;
   cause.node = root->node;
@@ -140,6 +142,8 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
   cause.own_program = IsOwnEnd(*root);
   for (const RankFailure& f : failures) {
     if (f.kind == FailureKind::kSaveFailed) continue;  // names no rank
+    // Another lost node is nobody's victim: it is an incident of its own.
+    if (f.kind == FailureKind::kNodeLost && !SameEvent(*root, f)) continue;
     if (SameEvent(*root, f)) {
       cause.ranks.push_back(f.rank);
     } else if (f.at_mono_ns - root->at_mono_ns <= kVictimWindowMs * kNsPerMs) {

@@ -72,6 +72,13 @@ TEST(FirstCause, ALostNodeOutranksThePeersThatNoticedItFirst) {
   EXPECT_THAT(cause.victims, ElementsAre(0, 1));
 }
 
+TEST(FirstCause, AKillGoesBeforeALostNodeWhoseTimeIsOnlyAnEstimate) {
+  const Cause cause = NameFirstCause({Exit(0, -SIGKILL, 1000), Of(FailureKind::kNodeLost, 2, 800)}, true);
+  EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
+  EXPECT_THAT(cause.ranks, ElementsAre(0));
+  EXPECT_THAT(cause.victims, IsEmpty()) << "a lost node is nobody's victim";
+}
+
 TEST(FirstCause, ADeadKeeperNamesAllRanksOfItsNode) {
   const Cause cause = NameFirstCause(
       {Of(FailureKind::kVanished, 0, 1000), Of(FailureKind::kVanished, 1, 1000), Exit(2, 1, 1010)},

@@ -43,8 +43,8 @@ void NoteAgentDied(Cycle& c, const std::string& node, int64_t silent_ms) {
     const bool runs = state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING;
     if (!runs || PlacementOn(job->status().placement(), node) == nullptr) continue;
     AddSideIncident(c, id, v1::AGENT_DIED, node,
-                    absl::StrCat("the agent of ", node, " died; a new one took over its keepers after ", silent_ms,
-                                 " ms without a beat, no rank was touched"));
+                    absl::StrCat("the agent of ", node, " died; a new one took over after ", silent_ms,
+                                 " ms without a beat"));
   }
 }
 
@@ -236,9 +236,8 @@ void Engine::JudgeNodes(Cycle& c) {
     lost->set_lost_reason(verdict.reason);
     AddNodeEvent(c, name, "node.lost", verdict.reason);
     Facts* all = &c.facts;
-    const int64_t now_ns = c.now.mono_ns;
-    c.txn.AfterCommit([all, name, now_ns] {
-      all->mass_loss.NoteLoss(name, now_ns);
+    all->mass_loss.NoteLoss(name, c.now.mono_ns);  // at once: the next node of this very turn is judged by it
+    c.txn.AfterCommit([all, name] {
       // It asks again for what it has prepared, and mentions what it has, when it is back.
       for (auto& [id, job] : all->jobs) {
         job.orders.erase(name);

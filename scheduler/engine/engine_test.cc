@@ -409,7 +409,35 @@ TEST(EngineNode, AnAgentThatComesBackWithItsRanksDisturbsNothing) {
   c.Advance(3000);
   EXPECT_EQ(c.StateOf(job), kRunning);
   EXPECT_EQ(c.Job(job).attempt(), 1u);
-  EXPECT_EQ(c.Job(job).incidents_size(), 0);
+  // Seen and named, and nothing done about it.
+  ASSERT_EQ(c.Job(job).incidents_size(), 1);
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::AGENT_DIED);
+  EXPECT_EQ(c.LastIncident(job).node(), "n1");
+  EXPECT_EQ(c.LastIncident(job).rung(), 0u);
+  EXPECT_FALSE(c.LastIncident(job).acted());
+}
+
+// A restarted agent that has not heard its keepers yet lists no rank: that is ignorance, not their end.
+TEST(EngineNode, AnAgentThatDoesNotKnowItsRanksYetDisturbsNothing) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.LoseNode("n1", false);
+  v1::RegisterNodeRequest adopting = c.node("n1").Registration(c.now().mono_ns);
+  adopting.set_agent_epoch(adopting.agent_epoch() + 1);
+  for (auto& on_node : *adopting.mutable_report()->mutable_jobs()) {
+    on_node.clear_ranks();
+    on_node.set_attempt(0);
+    on_node.set_keeper_alive(false);
+    on_node.set_adopting(true);
+  }
+  ASSERT_EQ(adopting.report().jobs_size(), 1);
+  for (int level = 0; level < 5; ++level) ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  for (auto& on_node : *adopting.mutable_report()->mutable_jobs()) on_node.set_adopting(false);
+  for (int level = 0; level < 5; ++level) ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
+  EXPECT_EQ(c.Job(job).attempt(), 2u) << "the same levels without the word mean that the ranks are gone";
 }
 
 TEST(EngineNode, AnAgentThatComesBackWithoutItsRanksMeansRecovery) {

@@ -13,6 +13,7 @@
 
 #include "holdfast/v1/agent.pb.h"
 #include "scheduler/core/fence_release.h"
+#include "scheduler/core/first_cause.h"
 #include "scheduler/core/node_liveness.h"
 #include "scheduler/core/prepared_sets.h"
 #include "scheduler/core/start_point.h"
@@ -75,6 +76,7 @@ struct JobFacts {
   std::set<Point> written;  // commit records that at least one store has
   uint64_t newest_complete_step = 0;
   int64_t fault_ns = 0;  // of the open incident
+  std::vector<RankFailure> first_failures;  // that began the recovery
   int64_t stop_ordered_ns = 0;
   int64_t running_since_ns = 0;
   int64_t all_ended_ns = 0;    // COMMITTING since

@@ -26,22 +26,22 @@ std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::str
   return "";
 }
 
-// What went wrong with one rank before `not_after_ns`, or nothing.
-bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t not_after_ns, RankFailure* out) {
+// What went wrong with one rank before `before_ns`, or nothing.
+bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_ns, RankFailure* out) {
   out->at_mono_ns = f.ended_ns;
-  if (f.vanished && f.ended_ns <= not_after_ns) {
+  if (f.vanished && f.ended_ns < before_ns) {
     out->kind = FailureKind::kVanished;
     return true;
   }
-  if (f.phase == v1::RANK_PHASE_EXITED && f.ended_ns <= not_after_ns) {
+  if (f.phase == v1::RANK_PHASE_EXITED && f.ended_ns < before_ns) {
     out->kind = FailureKind::kExit;
     return f.exit_code != 0;
   }
-  if (f.phase == v1::RANK_PHASE_START_FAILED && f.ended_ns <= not_after_ns) {
+  if (f.phase == v1::RANK_PHASE_START_FAILED && f.ended_ns < before_ns) {
     out->kind = FailureKind::kStartFailed;
     return true;
   }
-  if (f.stopped_levels >= kStoppedLevels && f.stopped_ns <= not_after_ns) {  // also when it was killed meanwhile
+  if (f.stopped_levels >= kStoppedLevels && f.stopped_ns < before_ns) {  // also when it was killed meanwhile
     out->kind = FailureKind::kStopped;
     out->at_mono_ns = f.stopped_ns;
     return true;
@@ -50,7 +50,7 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t not_aft
     out->kind = FailureKind::kNodeLost;
     const auto facts = c.facts.nodes.find(node);
     out->at_mono_ns = facts == c.facts.nodes.end() ? c.now.mono_ns : facts->second.last_beat_ns;
-    return out->at_mono_ns <= not_after_ns;
+    return out->at_mono_ns <= before_ns;
   }
   return false;
 }
@@ -96,7 +96,7 @@ uint64_t SmallestStep(const JobFacts& facts) {
   return facts.ranks.empty() ? 0 : step;
 }
 
-std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job, int64_t not_after_ns) {
+std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job, int64_t before_ns) {
   JobFacts& facts = c.job_facts(job.status().id());
   if (facts.attempt != job.last_run_attempt()) return {};
   std::vector<RankFailure> failures;
@@ -115,7 +115,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.stderr_tail = f.stderr_tail;
       failure.detail = f.detail;
       failure.device_reason = DeviceReason(c, job, node.node(), placed.rank());
-      if (Judge(c, f, node.node(), not_after_ns, &failure)) {
+      if (Judge(c, f, node.node(), before_ns, &failure)) {
         failures.push_back(failure);
       } else if (RankEndedWell(f)) {
         ended_well.push_back(placed.rank());
@@ -127,7 +127,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
   std::vector<RankFailure> early;
   for (const uint32_t rank : ended_well) {
     const RankFact& f = facts.ranks[rank];
-    if (f.ended_ns > not_after_ns || !IsEarly(f, failures, peers_run, c.now)) continue;
+    if (f.ended_ns >= before_ns || !IsEarly(f, failures, peers_run, c.now)) continue;
     RankFailure failure;
     failure.rank = rank;
     failure.node = f.node;

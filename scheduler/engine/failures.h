@@ -16,9 +16,9 @@ namespace holdfast::sched {
 inline constexpr int64_t kEarlyExitMarkedMs = 2'000;
 inline constexpr int64_t kEarlyExitUnmarkedMs = 10 * 60 * 1000;
 
-// Ends after `not_after_ns` are left out: they are our own doing.
+// Ends at `before_ns` or later are left out: they are our own doing.
 std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job,
-                                         int64_t not_after_ns);
+                                         int64_t before_ns);
 
 bool AllRanksAre(const JobFacts& facts, uint32_t world_size, bool (*predicate)(const RankFact&));
 bool RankHasStarted(const RankFact& f);  // runs, or ran

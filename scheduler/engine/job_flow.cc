@@ -103,7 +103,8 @@ void SettleAllEndedWell(Cycle& c, uint64_t id) {
   SettleSaves(c, id);
   records::JobRecord* job = c.txn.MutableJob(id);
   // An attempt that began at the last step has nothing left to do, but that step must be committed all the same.
-  const uint64_t last_step = std::max(LargestStep(facts), job->status().start_point().ref().step());
+  const v1::CheckpointRef& start = job->status().start_point().ref();
+  const uint64_t last_step = std::max(LargestStep(facts), start.job() == id ? start.step() : 0);
   job->mutable_status()->set_step(last_step);
   if (!ExpectsCheckpoints(job->status().spec()) || last_step == 0) {
     EndJob(c, id, JobEvent::kEndDone, "all ranks exited with 0");
@@ -122,7 +123,7 @@ void SettleRun(Cycle& c, uint64_t id) {
   NoteCompleteSnapshots(c, *c.txn.FindJob(id));
   FollowIncident(c, id);
   const records::JobRecord* job = c.txn.FindJob(id);
-  const std::vector<RankFailure> failures = CollectFailures(c, *job, c.now.mono_ns);
+  const std::vector<RankFailure> failures = CollectFailures(c, *job, c.now.mono_ns + 1);
   if (!failures.empty()) {
     BeginRecovery(c, id, failures);
     return;

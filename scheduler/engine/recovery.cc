@@ -65,9 +65,18 @@ void AddRankEvents(Cycle& c, const records::JobRecord& job,
 // down.
 Cause CauseOf(Cycle& c, records::JobRecord* job) {
   JobFacts& facts = c.job_facts(job->status().id());
-  const std::vector<RankFailure> failures = facts.stop_ordered_ns > 0
-                                                ? CollectFailures(c, *job, facts.stop_ordered_ns)
-                                                : std::vector<RankFailure>();
+  std::vector<RankFailure> failures;
+  if (facts.stop_ordered_ns > 0) {
+    // What ended at the very moment of the order was ended by it; a node whose last beat came then was not.
+    for (RankFailure& f : CollectFailures(c, *job, facts.stop_ordered_ns)) {
+      if (f.kind == FailureKind::kNodeLost || f.at_mono_ns < facts.stop_ordered_ns) failures.push_back(std::move(f));
+    }
+  }
+  for (const RankFailure& first : facts.first_failures) {
+    const bool newer = std::any_of(failures.begin(), failures.end(),
+                                   [&](const RankFailure& f) { return f.rank == first.rank; });
+    if (!newer) failures.push_back(first);
+  }
   if (!failures.empty()) return NameFirstCause(failures, FirstStepEver(c, *job));
   Cause cause;
   if (const v1::Incident* incident = OpenIncident(job)) {
@@ -82,14 +91,12 @@ Cause CauseOf(Cycle& c, records::JobRecord* job) {
   return cause;
 }
 
-// A node that went away only after the old attempt was ordered to stop is a fault of its own.
-void NoteLateLosses(Cycle& c, records::JobRecord* job) {
+// A node that is lost beside another cause, or after the old attempt was ordered to stop, is a fault of its own.
+void NoteOtherLosses(Cycle& c, records::JobRecord* job, const Cause& cause) {
   JobFacts& facts = c.job_facts(job->status().id());
   for (const auto& placed : job->status().placement().nodes()) {
     const std::string& node = placed.node();
-    if (facts.stop_ordered_ns == 0 || !IsLost(c, node) ||
-        c.facts.nodes[node].last_beat_ns <= facts.stop_ordered_ns)
-      continue;
+    if (!IsLost(c, node) || (cause.fault_class == v1::NODE_LOST && cause.node == node)) continue;
     if (!facts.late_losses.insert(node).second) continue;
     AddSideIncident(c, job->status().id(), v1::NODE_LOST, node,
                     absl::StrCat("node ", node, " was lost during the recovery"));
@@ -165,6 +172,7 @@ void BeginRecovery(Cycle& c, uint64_t id, const std::vector<RankFailure>& failur
   JobFacts& facts = c.job_facts(id);
   const Cause cause = NameFirstCause(failures, FirstStepEver(c, *c.txn.FindJob(id)));
   facts.fault_ns = cause.root.at_mono_ns;
+  facts.first_failures = failures;
   EnterRecovery(c, id, cause.what);
   records::JobRecord* job = c.txn.MutableJob(id);
   AddRankEvents(c, *job, failures);
@@ -174,6 +182,7 @@ void BeginRecovery(Cycle& c, uint64_t id, const std::vector<RankFailure>& failur
 
 void BeginManualRestart(Cycle& c, uint64_t id, uint64_t from_step) {
   c.job_facts(id).fault_ns = c.now.mono_ns;
+  c.job_facts(id).first_failures.clear();
   EnterRecovery(c, id, "restart was ordered");
   records::JobRecord* job = c.txn.MutableJob(id);
   job->set_manual_restart(true);
@@ -190,11 +199,9 @@ void SettleRecovery(Cycle& c, uint64_t id) {
         incident == nullptr ? 0 : std::max<int64_t>(0, c.now.wall_ns - incident->begin_wall_ns());
     facts.fault_ns = std::max<int64_t>(1, c.now.mono_ns - age_ns);
   }
-  NoteLateLosses(c, job);
-  if (!job->fault_counted() && !job->manual_restart()) {
-    const Cause cause = CauseOf(c, job);
-    if (!cause.what.empty()) RenameIncident(c, job, cause);
-  }
+  const Cause cause = CauseOf(c, job);
+  NoteOtherLosses(c, job, cause);
+  if (!job->fault_counted() && !job->manual_restart() && !cause.what.empty()) RenameIncident(c, job, cause);
   const StopProgress progress = WhatStillRuns(c, *job);
   facts.waiting = progress.waiting_for;
   if (!progress.reachable_stopped) return;

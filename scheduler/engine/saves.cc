@@ -77,7 +77,13 @@ void SettleOrders(Cycle& c, uint64_t job, const std::string& node, const std::se
   const NodeOfJob& on_node = facts.nodes[node];
   std::erase_if(orders->second, [&](const auto& entry) {
     const auto& [point, pending] = entry;
-    if (listed.count(point) || !pending.delivered || pending.levels_since == 0) return false;
+    if (!pending.delivered || pending.levels_since == 0) return false;
+    if (listed.count(point)) {
+      // It asks about what the order was to settle (a rank of it came late): the next level gets a fresh order.
+      if (pending.levels_since < kLevelsWithoutWord) return false;
+      c.dirty_nodes.insert(node);
+      return true;
+    }
     const bool written =
         !pending.order.abort() && on_node.known && on_node.commits_written >= point.step;
     if (written) facts.written.insert(point);

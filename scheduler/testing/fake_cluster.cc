@@ -68,7 +68,8 @@ bool FakeCluster::DeliverTo(FakeNode& node) {
   engine_->NoteDesiredSent(node.name());
   const std::string bytes = desired.SerializeAsString();
   std::string& last = last_desired_[node.name()];
-  if (bytes == last) return false;
+  const bool again = node.undone && node.obey_stops && node.start_ranks;
+  if (bytes == last && !again) return false;
   last = bytes;
   const v1::ReportEventsRequest request = node.Apply(desired, clock_.MonoNs());
   if (request.events_size() > 0) Report(node, request);
@@ -286,6 +287,17 @@ std::vector<std::string> FakeCluster::EventKinds(uint64_t job) {
   EXPECT_TRUE(events.ok());
   for (const auto& event : *events) kinds.push_back(event.kind());
   return kinds;
+}
+
+std::string FakeCluster::Trace() {
+  std::string text = "\n";
+  const auto events = engine_->Events(0, 100'000, 0);
+  if (!events.ok()) return std::string(events.status().message());
+  for (const auto& event : *events) {
+    absl::StrAppend(&text, event.wall_ns() / kNsPerMs % 10'000'000, " ", event.kind(), " j-", event.job(), " attempt ", event.attempt(), " ",
+                    event.node(), " ", event.text(), "\n");
+  }
+  return text;
 }
 
 v1::Incident FakeCluster::LastIncident(uint64_t job) {

@@ -67,6 +67,7 @@ class FakeNode {
   bool up = true;           // the agent runs and reaches the scheduler
   bool start_ranks = true;  // false: RUN is not carried out yet
   bool obey_stops = true;
+  bool undone = false;       // of the newest desired state something was not carried out: it is tried again
   bool hello = true;  // ranks use the recorder
 
  private:
@@ -121,6 +122,7 @@ class FakeCluster {
 
   std::vector<std::string> EventKinds(uint64_t job);
   v1::Incident LastIncident(uint64_t job);
+  std::string Trace();  // every event, for a failure's message
 
  private:
   bool DeliverTo(FakeNode& node);

@@ -131,6 +131,7 @@ bool StopRanks(FakeJob* job, int64_t now_ns) {
 
 v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t now_ns) {
   v1::ReportEventsRequest request = Request();
+  undone = false;
   for (const auto& wanted : desired.jobs()) {
     orders_seen[wanted.job()].push_back({wanted.phase(), wanted.stop()});
     FakeJob& job = jobs[wanted.job()];
@@ -143,7 +144,11 @@ v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t
     if (wanted.attempt() < job.fence_attempt && wanted.phase() != v1::DESIRED_PHASE_FORGET) continue;
     job.fence_attempt = wanted.attempt();
     if (wanted.phase() == v1::DESIRED_PHASE_RUN) {
-      if (!start_ranks || job.started_attempt >= wanted.attempt()) continue;
+      if (job.started_attempt >= wanted.attempt()) continue;
+      if (!start_ranks) {
+        undone = true;
+        continue;
+      }
       StopRanks(&job, now_ns);
       job.ranks.clear();
       job.started_attempt = wanted.attempt();
@@ -156,7 +161,10 @@ v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t
       }
       continue;
     }
-    if (!obey_stops) continue;
+    if (!obey_stops) {
+      undone = true;
+      continue;
+    }
     StopRanks(&job, now_ns);
     if (wanted.phase() == v1::DESIRED_PHASE_FORGET) {
       jobs.erase(wanted.job());
@@ -179,7 +187,7 @@ std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32
   manifest.world_size = world;
   manifest.samples = point.step * 8;
   manifest.pack = ckpt::PackFileName(rank);
-  manifest.pack_bytes = 2 * ckpt::kPackAlign;
+  manifest.pack_bytes = 3 * ckpt::kPackAlign;
   manifest.pack_digest = {rank + 1, 1};
   ckpt::TensorRecord own;
   own.name = absl::StrCat("w", rank);
@@ -193,7 +201,7 @@ std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32
   shared.name = "shared";
   shared.replica = rank;
   shared.digest = {shared_digest, point.step};
-  shared.pack_offset = rank == 0 ? ckpt::kPackAlign + 64 : 0;
+  shared.pack_offset = rank == 0 ? 2 * ckpt::kPackAlign : 0;
   manifest.tensors = {shared, own};
   return ckpt::EncodeRankManifest(manifest);
 }
