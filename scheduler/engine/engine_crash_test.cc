@@ -56,9 +56,15 @@ void EndWell(FakeCluster& c, uint64_t job) {
   ASSERT_EQ(c.StateOf(job), v1::JOB_STATE_RUNNING) << c.Job(job).reason();
   const uint64_t last = 20;
   c.Finish(job, last, true, true);
+  Revive(c);
   c.ExitAll(job, 0);
+  Revive(c);
   c.Prepare(job, last);
-  c.Advance(2000);
+  for (int i = 0; i < 3; ++i) {
+    Revive(c);
+    c.Advance(1500);
+  }
+  Revive(c);
   ASSERT_EQ(c.StateOf(job), v1::JOB_STATE_DONE) << c.Job(job).reason() << c.Trace();
   c.Advance(2000);
   EXPECT_TRUE(c.node("n0").jobs.empty());

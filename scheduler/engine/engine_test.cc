@@ -312,9 +312,9 @@ TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT) << "the lost node's memory is gone";
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   const v1::Incident incident = c.LastIncident(job);
-  EXPECT_EQ(incident.fault_class(), v1::NODE_LOST);
+  EXPECT_EQ(incident.fault_class(), v1::NODE_LOST) << c.Trace();
   EXPECT_EQ(incident.node(), "n1");
-  EXPECT_THAT(incident.victims(), ElementsAre(0));
+  EXPECT_THAT(incident.victims(), ElementsAre(0)) << c.Trace();
   EXPECT_EQ(incident.rung(), 3u);
   EXPECT_EQ(incident.steps_lost(), 1u);
   EXPECT_EQ(NodeView(c, "n1").state(), v1::NODE_STATE_LOST);

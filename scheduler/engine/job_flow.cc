@@ -18,11 +18,13 @@ bool MayRun(v1::JobState state) {
          state == v1::JOB_STATE_COMMITTING;
 }
 
-bool NodeHasStopped(const NodeOfJob& node) {
+bool NodeHasStopped(const NodeOfJob& node, uint64_t last_run_attempt) {
   constexpr int kLevelsSinceOrder = 2;
   if (node.stop_complete) return true;
   if (!node.clean) return false;
-  return node.ranks_ended || (node.stop_delivered && node.levels_since >= kLevelsSinceOrder);
+  // What it said of an older attempt says nothing about the newest.
+  const bool newest_ended = node.ranks_ended && node.attempt >= last_run_attempt;
+  return newest_ended || (node.stop_delivered && node.levels_since >= kLevelsSinceOrder);
 }
 
 void NoteProgressOfRun(Cycle& c, uint64_t id) {
@@ -261,7 +263,7 @@ void FollowHolds(Cycle& c, uint64_t id) {
         node.levels_since = 0;
         c.dirty_nodes.insert(hold.node());
       }
-      if (NodeHasStopped(node)) {
+      if (NodeHasStopped(node, job->last_run_attempt())) {
         hold.set_stopped(true);
         changed = true;
       }
