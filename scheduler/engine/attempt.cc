@@ -100,7 +100,6 @@ void ResetFacts(Facts* facts, uint64_t id, uint64_t attempt) {
     node.stop_ordered = node.stop_delivered = node.stop_complete = false;
     node.clean = node.ranks_ended = false;  // said of the attempt before; this one has yet to be heard of
     node.levels_since = 0;
-    node.clean = node.ranks_ended = false;  // said of what ran before
   }
   job.newest_complete_step = 0;
   job.running_since_ns = job.all_ended_ns = job.all_stopped_ns = job.stop_ordered_ns = 0;
