@@ -131,7 +131,8 @@ absl::StatusOr<double> Trainer::AccumulateGradients(int64_t step) {
       loss_sum += loss.item<float>();
     }));
     link_->EnterPhase(rank::kPhaseBackward, step, m);
-    const bool dropped = m == 0 && options_.drop.step == step && options_.drop.rank == mesh_.rank();
+    // The tensor-parallel peers of the rank share its micro-batch: they leave it out together.
+    const bool dropped = m == 0 && options_.drop.step == step && options_.drop.rank / mesh_.tp() == mesh_.dp_index();
     HF_RETURN_IF_ERROR(parallel::Guard(absl::StrCat("backward pass of step ", step), [&] {
       // A dropped one still runs (its collectives must happen), with no weight.
       loss.backward(at::full({}, dropped ? 0.0 : 1.0 / tokens_all, loss.options()));
