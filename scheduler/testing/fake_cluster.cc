@@ -248,6 +248,7 @@ void FakeCluster::Stop(uint64_t job, uint32_t rank) {
     const auto on_node = node.jobs.find(job);
     if (on_node == node.jobs.end() || !on_node->second.ranks.count(rank)) continue;
     FakeRank& r = on_node->second.ranks.at(rank);
+    if (!r.alive()) continue;
     r.phase = v1::RANK_PHASE_STOPPED;
     r.ended_ns = clock_.MonoNs();
     v1::ReportEventsRequest request = node.Request();
