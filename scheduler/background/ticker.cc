@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <spdlog/spdlog.h>
 
-#include "base/ids.h"
-
 namespace holdfast::sched {
 
 void Ticker::Start() {
@@ -37,23 +35,7 @@ void Ticker::Main() {
     if (error != last_error_ && !error.empty()) spdlog::error("the state cannot be written: {}", error);
     if (error != last_error_ && error.empty()) spdlog::info("the state can be written again");
     last_error_ = error;
-    LogEvents();
     turns_.fetch_add(1, std::memory_order_relaxed);
-  }
-}
-
-// What happened goes into the log as well, once, in the words that users see.
-void Ticker::LogEvents() {
-  constexpr size_t kBatchEvents = 256;
-  if (core_->event_bell().last_event() <= logged_) return;
-  const absl::StatusOr<std::vector<v1::Event>> events = core_->Events(logged_, kBatchEvents, 0);
-  if (!events.ok()) return;  // said by Tick already when the state cannot be reached
-  for (const v1::Event& event : *events) {
-    logged_ = event.sequence();
-    const std::string job =
-        event.job() == 0 ? "" : " " + ToString(JobId{event.job()}) + " attempt " + std::to_string(event.attempt());
-    const std::string node = event.node().empty() ? "" : " " + event.node();
-    spdlog::info("{}{}{}: {}", event.kind(), job, node, event.text());
   }
 }
 

@@ -20,7 +20,7 @@ inline constexpr int64_t kTickMs = 100;
 
 class Ticker {
  public:
-  explicit Ticker(CoreLock* core) : core_(core), logged_(core->event_bell().last_event()) {}
+  explicit Ticker(CoreLock* core) : core_(core) {}
   ~Ticker() { Stop(); }
   void Start();
   void Stop();
@@ -29,11 +29,9 @@ class Ticker {
 
  private:
   void Main();
-  void LogEvents();
   CoreLock* const core_;
   std::atomic<uint64_t> turns_{0};
   std::string last_error_;
-  uint64_t logged_;  // the newest event that is in the log
   Mutex mutex_;
   CondVar wake_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
