@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/testing/engine_words.h"
 #include "scheduler/testing/fake_cluster.h"
 
 namespace holdfast::sched {
@@ -16,23 +17,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr auto kQueued = v1::JOB_STATE_QUEUED;
-constexpr auto kStarting = v1::JOB_STATE_STARTING;
-constexpr auto kRunning = v1::JOB_STATE_RUNNING;
-constexpr auto kRecovering = v1::JOB_STATE_RECOVERING;
-constexpr auto kStopping = v1::JOB_STATE_STOPPING;
-constexpr auto kCommitting = v1::JOB_STATE_COMMITTING;
-constexpr auto kDone = v1::JOB_STATE_DONE;
-constexpr auto kFailed = v1::JOB_STATE_FAILED;
-constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
-
-v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
-    if (node.name() == name) return node;
-  }
-  return {};
-}
 
 TEST(EngineLife, ACommandRunsAndIsDone) {
   FakeCluster c;
