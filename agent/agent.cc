@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of stopping: no new calls (server), no more calls to others (session, peers), the loop, then what the loop
-// used.
+// Order of stopping: no new calls (server), no more calls to others (session, peers), the loop,
+// then what the loop used.
 #include "agent/agent.h"
 
+#include <grpc/support/time.h>
 #include <pthread.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <future>
 #include <utility>
 
-#include <spdlog/spdlog.h>
-
-#include <grpc/support/time.h>
 #include "absl/strings/str_cat.h"
-
 #include "base/status.h"
 #include "proto/channel.h"
 
@@ -30,14 +28,15 @@ Agent::~Agent() {
 }
 
 absl::Status Agent::Start() {
-  HF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceProvider> devices, MakeDeviceProvider(options_.devices));
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceProvider> devices,
+                      MakeDeviceProvider(options_.devices));
   HF_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
   peers_ = std::make_unique<PeerClient>(loop_.get());
   saver_ = std::make_unique<Saver>(loop_.get());
   files_ = std::make_unique<WorkQueue>("evidence", kFileTasksMax);
   session_ = std::make_unique<Session>(loop_.get(), options_);
-  node_ = std::make_unique<Node>(loop_.get(), options_, std::move(devices), saver_.get(), files_.get(), peers_.get(),
-                                 session_.get());
+  node_ = std::make_unique<Node>(loop_.get(), options_, std::move(devices), saver_.get(),
+                                 files_.get(), peers_.get(), session_.get());
   auto started = std::make_shared<std::promise<absl::Status>>();  // also held by the loop's task
   loop_->Post([this, started] { started->set_value(node_->Start()); });
   loop_thread_ = std::thread([this] { loop_->Run(); });
@@ -49,25 +48,30 @@ absl::Status Agent::Start() {
       {[node] { return node->Registration(); },
        [node](const v1::RegisterNodeResponse& response) { return node->Registered(response); },
        [node](const v1::DesiredState& state) { node->Desired(state); },
-       [node](int64_t sent_ns, const v1::BeatResponse& response) { node->BeatAnswered(sent_ns, response); }});
+       [node](int64_t sent_ns, const v1::BeatResponse& response) {
+         node->BeatAnswered(sent_ns, response);
+       }});
   return absl::OkStatus();
 }
 
 absl::Status Agent::Serve() {
   service_ = std::make_unique<AgentService>(loop_.get(), node_.get(), peers_.get(), options_);
   const std::string socket = JoinPath(options_.state_dir, "agent.sock");
-  ::unlink(socket.c_str());  // of an agent that was killed: we hold the lock, so nobody listens there
+  ::unlink(
+      socket.c_str());  // of an agent that was killed: we hold the lock, so nobody listens there
   grpc::ServerBuilder builder;
   proto::ConfigureServer(&builder);
   builder.AddListeningPort(absl::StrCat("unix:", socket), grpc::InsecureServerCredentials());
   int port = 0;
-  if (!options_.listen.empty()) builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  if (!options_.listen.empty())
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || (!options_.listen.empty() && port == 0)) {
-    return absl::UnavailableError(absl::StrCat("cannot serve on ", socket,
-                                               options_.listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
-                                               ": is the port taken?"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot serve on ", socket,
+                     options_.listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
+                     ": is the port taken?"));
   }
   return absl::OkStatus();
 }
@@ -75,7 +79,8 @@ absl::Status Agent::Serve() {
 bool Agent::Stop(int64_t wait_ns) {
   if (service_ != nullptr) service_->Stop();
   if (server_ != nullptr) {
-    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(kServerGraceMs, GPR_TIMESPAN)));
+    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                   gpr_time_from_millis(kServerGraceMs, GPR_TIMESPAN)));
   }
   if (session_ != nullptr) session_->Stop();
   if (peers_ != nullptr) peers_->Shutdown();

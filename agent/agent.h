@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole agent, put together: built, started and stopped in one order, in main() and in tests alike.
+// A whole agent, put together: built, started and stopped in one order, in main() and in tests
+// alike.
 #ifndef HOLDFAST_AGENT_AGENT_H_
 #define HOLDFAST_AGENT_AGENT_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
 #include "agent/agent_service.h"
@@ -31,8 +32,9 @@ class Agent {
 
   // Adopts keepers, serves, begins to speak to the scheduler. Requires the state directory's lock.
   absl::Status Start();
-  // Keepers and ranks go on. False when a save is still being written after `wait_ns`: then the process must end
-  // without returning through destructors (what is half written is found by the next agent).
+  // Keepers and ranks go on. False when a save is still being written after `wait_ns`: then the
+  // process must end without returning through destructors (what is half written is found by the
+  // next agent).
   bool Stop(int64_t wait_ns);
   // Grows while the main loop turns: the watchdog is fed only then.
   uint64_t Progress() const { return loop_ == nullptr ? 0 : loop_->Progress(); }

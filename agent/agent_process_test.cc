@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real agent, keeper and test rank under a fake scheduler.
 //
-// Fault model: processes die by SIGKILL or stop by SIGSTOP at moments the test chooses, and the scheduler goes away
-// and comes back. Not covered: a machine that loses its memory, disks that fail (ckpt tests), networks that lose
-// packets.
+// Fault model: processes die by SIGKILL or stop by SIGSTOP at moments the test chooses, and the
+// scheduler goes away and comes back. Not covered: a machine that loses its memory, disks that fail
+// (ckpt tests), networks that lose packets.
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -11,8 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-
-#include <gtest/gtest.h>
 
 #include "agent/process.h"
 #include "agent/testing/agent_harness.h"
@@ -24,9 +23,11 @@ namespace {
 
 using Event = v1::RankEvent;
 
-const v1::RankEvent* Find(const FakeScheduler::Told& told, Event::Kind kind, uint64_t attempt, uint32_t rank) {
+const v1::RankEvent* Find(const FakeScheduler::Told& told, Event::Kind kind, uint64_t attempt,
+                          uint32_t rank) {
   for (const auto& [unused, event] : told.events) {
-    if (event.kind() == kind && event.rank().attempt() == attempt && event.rank().rank() == rank) return &event;
+    if (event.kind() == kind && event.rank().attempt() == attempt && event.rank().rank() == rank)
+      return &event;
   }
   return nullptr;
 }
@@ -38,7 +39,8 @@ std::pair<uint64_t, uint64_t> NewestComplete(const std::map<std::string, v1::Nod
   for (const auto& [unused, level] : levels) {
     for (const v1::JobOnNode& job : level.jobs()) {
       for (const v1::RankReport& rank : job.ranks()) {
-        for (const v1::SnapshotId& id : rank.sealed()) holders[{id.step(), id.attempt()}].insert(rank.rank());
+        for (const v1::SnapshotId& id : rank.sealed())
+          holders[{id.step(), id.attempt()}].insert(rank.rank());
       }
     }
   }
@@ -49,7 +51,8 @@ std::pair<uint64_t, uint64_t> NewestComplete(const std::map<std::string, v1::Nod
   return newest;
 }
 
-v1::DesiredJob FromSnapshot(v1::DesiredJob job, uint64_t attempt, std::pair<uint64_t, uint64_t> newest) {
+v1::DesiredJob FromSnapshot(v1::DesiredJob job, uint64_t attempt,
+                            std::pair<uint64_t, uint64_t> newest) {
   job.set_attempt(attempt);
   job.set_phase(v1::DESIRED_PHASE_RUN);
   job.mutable_start_point()->set_source(v1::StartPoint::SOURCE_SNAPSHOT);
@@ -62,7 +65,8 @@ v1::DesiredJob FromSnapshot(v1::DesiredJob job, uint64_t attempt, std::pair<uint
 TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
   scheduler_->CommitWhole(kTestJob, 2);
   StartAgent("n0");
-  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "12", "--step-ms", "20", "--bytes", "65536"});
+  const v1::DesiredJob job =
+      Job(1, {"n0"}, 2, {"--steps", "12", "--step-ms", "20", "--bytes", "65536"});
   Want(job);
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
   const FakeScheduler::Told told = scheduler_->told();
@@ -72,11 +76,14 @@ TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
     EXPECT_EQ(Find(told, Event::KIND_EXITED, 1, rank)->rank().exit_code(), 0);
     EXPECT_EQ(Find(told, Event::KIND_EXITED, 1, rank)->rank().step(), 12u);
   }
-  ASSERT_TRUE(scheduler_->WaitFor("the last commit is in the store", [](const FakeScheduler::Told& t) {
-    const auto level = t.levels.find("n0");
-    return level != t.levels.end() && level->second.jobs_size() == 1 && level->second.jobs(0).commits_written() == 12;
-  }));
-  // A snapshot is skipped, by agreement, while both buffers wait for a slow disk; the last one never is.
+  ASSERT_TRUE(
+      scheduler_->WaitFor("the last commit is in the store", [](const FakeScheduler::Told& t) {
+        const auto level = t.levels.find("n0");
+        return level != t.levels.end() && level->second.jobs_size() == 1 &&
+               level->second.jobs(0).commits_written() == 12;
+      }));
+  // A snapshot is skipped, by agreement, while both buffers wait for a slow disk; the last one
+  // never is.
   const std::vector<uint64_t> committed = CommittedSteps();
   ASSERT_FALSE(committed.empty());
   EXPECT_EQ(committed.back(), 12u);
@@ -87,7 +94,8 @@ TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
   ForgetAndWait(job);
   EXPECT_FALSE(std::filesystem::exists(KeeperDir("n0")));
   EXPECT_TRUE(Eventually([keeper] { return !ProcessLives(keeper); }));
-  EXPECT_TRUE(std::filesystem::exists(StateDir("n0") + "/logs/j-1/rank0.1.log")) << "logs outlive their job";
+  EXPECT_TRUE(std::filesystem::exists(StateDir("n0") + "/logs/j-1/rank0.1.log"))
+      << "logs outlive their job";
   SignalAgent("n0", SIGTERM);
   EXPECT_EQ(WaitForAgent("n0"), 0);
 }
@@ -95,7 +103,8 @@ TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
 TEST_F(AgentTest, AKilledAgentIsReplacedAndNoRankNotices) {
   scheduler_->CommitWhole(kTestJob, 2);
   StartAgent("n0");
-  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "60", "--step-ms", "25", "--bytes", "65536"});
+  const v1::DesiredJob job =
+      Job(1, {"n0"}, 2, {"--steps", "60", "--step-ms", "25", "--bytes", "65536"});
   Want(job);
   ASSERT_TRUE(WaitForStep(6));
   const std::map<uint32_t, pid_t> before = Pids("n0");
@@ -127,13 +136,16 @@ TEST_F(AgentTest, AnAgentKilledInsideASaveOrAStoreWriteLosesNothing) {
     ::setenv("HOLDFAST_KILL_POINT", point, 1);
     StartAgent("n0");
     ::unsetenv("HOLDFAST_KILL_POINT");
-    const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "20", "--step-ms", "10", "--bytes", "65536"});
+    const v1::DesiredJob job =
+        Job(1, {"n0"}, 2, {"--steps", "20", "--step-ms", "10", "--bytes", "65536"});
     Want(job);
     const int status = WaitForAgent("n0");
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the kill point was not reached";
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        << "the kill point was not reached";
     StartAgent("n0");
     ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
-    ASSERT_TRUE(Eventually([&] { return !CommittedSteps().empty() && CommittedSteps().back() == 20; }));
+    ASSERT_TRUE(
+        Eventually([&] { return !CommittedSteps().empty() && CommittedSteps().back() == 20; }));
     EXPECT_EQ(Find(scheduler_->told(), Event::KIND_EXITED, 1, 0)->rank().exit_code(), 0);
     EXPECT_EQ(Steps().size(), 20u);
     ExpectNoGaps();
@@ -167,7 +179,8 @@ TEST_F(AgentTest, AKilledRankIsStoppedAndRestoredFromMemory) {
   EXPECT_EQ(Find(scheduler_->told(), Event::KIND_EXITED, 2, 0)->rank().step(), 40u);
   ExpectNoGaps();
   EXPECT_EQ(Steps().back(), (std::pair<uint64_t, uint64_t>{2, 40}));
-  EXPECT_TRUE(Eventually([this] { return std::filesystem::exists(JobDir() + "/failure.1/why.txt"); }));
+  EXPECT_TRUE(
+      Eventually([this] { return std::filesystem::exists(JobDir() + "/failure.1/why.txt"); }));
   EXPECT_TRUE(std::filesystem::exists(JobDir() + "/failure.1/rank1.tail.log"));
   ForgetAndWait(FromSnapshot(job, 2, newest));
 }
@@ -237,7 +250,8 @@ TEST_F(AgentTest, AStoppedRankIsReportedAndAShortStopIsNot) {
 
 TEST_F(AgentTest, AGracefulStopSealsALastSnapshotAndSavesIt) {
   StartAgent("n0");
-  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20", "--bytes", "65536"});
+  const v1::DesiredJob job =
+      Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20", "--bytes", "65536"});
   Want(job);
   ASSERT_TRUE(WaitForStep(3));
   StopAndWait(job, 1, v1::STOP_KIND_GRACEFUL);
@@ -246,9 +260,10 @@ TEST_F(AgentTest, AGracefulStopSealsALastSnapshotAndSavesIt) {
   ASSERT_NE(exited, nullptr);
   EXPECT_EQ(exited->rank().exit_code(), 0);
   const uint64_t last = exited->rank().step();
-  EXPECT_TRUE(scheduler_->WaitFor("the last step is prepared", [last](const FakeScheduler::Told& t) {
-    return t.prepared.count({1, last, 0}) != 0 && t.prepared.count({1, last, 1}) != 0;
-  }));
+  EXPECT_TRUE(
+      scheduler_->WaitFor("the last step is prepared", [last](const FakeScheduler::Told& t) {
+        return t.prepared.count({1, last, 0}) != 0 && t.prepared.count({1, last, 1}) != 0;
+      }));
   ForgetAndWait(job);
 }
 
@@ -256,12 +271,14 @@ TEST_F(AgentTest, TermIsFollowedByKillForWhoIgnoresIt) {
   StartAgent("n0");
   v1::DesiredJob job = Job(1, {"n0"}, 1, {});
   job.mutable_spec()->clear_command();
-  for (const char* word : {"/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000 & wait; done"}) {
+  for (const char* word :
+       {"/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000 & wait; done"}) {
     job.mutable_spec()->add_command(word);
   }
   Want(job);
   const std::string log = KeeperDir("n0") + "/logs/rank0.1.log";
-  ASSERT_TRUE(Eventually([&] { return ReadSmallFile(log).value_or("").find("ready") != std::string::npos; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return ReadSmallFile(log).value_or("").find("ready") != std::string::npos; }));
   StopAndWait(job, 1, v1::STOP_KIND_TERM);
   const FakeScheduler::Told told = scheduler_->told();
   const v1::RankEvent* exited = Find(told, Event::KIND_EXITED, 1, 0);
@@ -274,7 +291,8 @@ TEST_F(AgentTest, TwoNodesMeetInOneStoreAndSurviveTheirAgents) {
   scheduler_->CommitWhole(kTestJob, 2);
   StartAgent("n0");
   StartAgent("n1");
-  const v1::DesiredJob job = Job(1, {"n0", "n1"}, 1, {"--steps", "40", "--step-ms", "20", "--bytes", "65536"});
+  const v1::DesiredJob job =
+      Job(1, {"n0", "n1"}, 1, {"--steps", "40", "--step-ms", "20", "--bytes", "65536"});
   Want(job);
   ASSERT_TRUE(WaitForStep(5));
   for (const char* node : {"n0", "n1"}) {  // who serves the store, then who only asks it
@@ -285,38 +303,44 @@ TEST_F(AgentTest, TwoNodesMeetInOneStoreAndSurviveTheirAgents) {
   }
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
   const FakeScheduler::Told told = scheduler_->told();
-  for (uint32_t rank : {0u, 1u}) EXPECT_EQ(Find(told, Event::KIND_EXITED, 1, rank)->rank().exit_code(), 0);
+  for (uint32_t rank : {0u, 1u})
+    EXPECT_EQ(Find(told, Event::KIND_EXITED, 1, rank)->rank().exit_code(), 0);
   EXPECT_EQ(Steps().size(), 40u);
   ExpectNoGaps();
-  ASSERT_TRUE(Eventually([this] { return !CommittedSteps().empty() && CommittedSteps().back() == 40; }));
+  ASSERT_TRUE(
+      Eventually([this] { return !CommittedSteps().empty() && CommittedSteps().back() == 40; }));
   ForgetAndWait(job);
 }
 
 TEST_F(AgentTest, ASchedulerThatIsAwayStopsNobodyAndLearnsEverything) {
   scheduler_->CommitWhole(kTestJob, 2);
   StartAgent("n0");
-  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "40", "--step-ms", "20", "--bytes", "65536"});
+  const v1::DesiredJob job =
+      Job(1, {"n0"}, 2, {"--steps", "40", "--step-ms", "20", "--bytes", "65536"});
   Want(job);
   ASSERT_TRUE(WaitForStep(3));
   scheduler_->Off();
-  ASSERT_TRUE(Eventually([this] { return Steps().size() == 40; })) << "ranks go on without a scheduler";
+  ASSERT_TRUE(Eventually([this] { return Steps().size() == 40; }))
+      << "ranks go on without a scheduler";
   scheduler_->On();
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
-  ASSERT_TRUE(Eventually([this] { return !CommittedSteps().empty() && CommittedSteps().back() == 40; }));
+  ASSERT_TRUE(
+      Eventually([this] { return !CommittedSteps().empty() && CommittedSteps().back() == 40; }));
   EXPECT_GE(scheduler_->told().registrations.at("n0"), 2);
   ForgetAndWait(job);
 }
 
 TEST_F(AgentTest, ASecondAgentOnTheSameStateIsRefused) {
   StartAgent("n0");
-  ASSERT_TRUE(scheduler_->WaitFor("registered",
-                                  [](const FakeScheduler::Told& t) { return t.registrations.count("n0") != 0; }));
+  ASSERT_TRUE(scheduler_->WaitFor(
+      "registered", [](const FakeScheduler::Told& t) { return t.registrations.count("n0") != 0; }));
   const pid_t first = agents_["n0"];
   StartAgent("n0");
   const int status = WaitForAgent("n0");
   agents_["n0"] = first;
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
-  EXPECT_NE(AgentLog("n0").find("is used by another agent (process " + std::to_string(first)), std::string::npos)
+  EXPECT_NE(AgentLog("n0").find("is used by another agent (process " + std::to_string(first)),
+            std::string::npos)
       << AgentLog("n0");
   EXPECT_TRUE(ProcessLives(first));
 }
@@ -338,7 +362,8 @@ TEST_F(AgentTest, ACommandThatDoesNotExistIsAFailedStart) {
 TEST_F(AgentTest, ARankThatWritesNonsenseHarmsItselfOnly) {
   StartAgent("n0");
   const v1::DesiredJob job =
-      Job(1, {"n0"}, 2, {"--steps", "20", "--step-ms", "10", "--nonsense-at", "5", "--fault-rank", "1"});
+      Job(1, {"n0"}, 2,
+          {"--steps", "20", "--step-ms", "10", "--nonsense-at", "5", "--fault-rank", "1"});
   Want(job);
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 1));
   StopAndWait(job, 2, v1::STOP_KIND_KILL);
@@ -383,7 +408,8 @@ TEST_F(AgentTest, AWitnessThatAnswersKeepsTheRanksAlive) {
   const SystemClock clock;
   const int64_t until_ns = clock.MonoNs() + 2 * kFenceMs * kNsPerMs;
   ASSERT_TRUE(Eventually([&] { return clock.MonoNs() > until_ns || !ProcessLives(pids.at(0)); }));
-  EXPECT_TRUE(ProcessLives(pids.at(0)) && ProcessLives(pids.at(1))) << "stopped although a witness answers";
+  EXPECT_TRUE(ProcessLives(pids.at(0)) && ProcessLives(pids.at(1)))
+      << "stopped although a witness answers";
   const size_t logged = Steps().size();
   EXPECT_TRUE(Eventually([&] { return Steps().size() > logged; })) << "and they still train";
   scheduler_->On();
@@ -399,15 +425,18 @@ TEST_F(AgentTest, DevicesThatChangeAreInTheNextBeat) {
     return level != t.levels.end() && level->second.devices_size() == 2 &&
            level->second.devices(0).healthy() == wanted;
   };
-  ASSERT_TRUE(scheduler_->WaitFor("two devices", [&](const FakeScheduler::Told& t) { return healthy(t, true); }));
+  ASSERT_TRUE(scheduler_->WaitFor("two devices",
+                                  [&](const FakeScheduler::Told& t) { return healthy(t, true); }));
   const std::string file = dir_.path() + "/n0.devices.json";
   std::ofstream(file + ".new")
       << R"({"devices":[{"id":"n0-gpu0","healthy":false,"reason":"XID 79"},{"id":"n0-gpu1"}]})";
   std::filesystem::rename(file + ".new", file);
-  ASSERT_TRUE(scheduler_->WaitFor("a sick device", [&](const FakeScheduler::Told& t) { return healthy(t, false); }));
+  ASSERT_TRUE(scheduler_->WaitFor("a sick device",
+                                  [&](const FakeScheduler::Told& t) { return healthy(t, false); }));
   std::ofstream(file + ".new") << "{";
   std::filesystem::rename(file + ".new", file);
-  EXPECT_TRUE(Eventually([this] { return AgentLog("n0").find("the last good reading stays") != std::string::npos; }));
+  EXPECT_TRUE(Eventually(
+      [this] { return AgentLog("n0").find("the last good reading stays") != std::string::npos; }));
 }
 
 TEST_F(AgentTest, AStateDirectoryThatCannotBeWrittenIsOneClearError) {

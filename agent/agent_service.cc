@@ -19,7 +19,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr int64_t kProbeDeadlineMs = 500;
-constexpr int kLogLookMs = 200;  // a followed log is looked at this often even if nothing seems to change
+constexpr int kLogLookMs =
+    200;  // a followed log is looked at this often even if nothing seems to change
 constexpr int64_t kLoopAnswerMs = 2000;
 constexpr size_t kLogChunkBytes = 256 << 10;
 
@@ -35,12 +36,12 @@ class StoreReactor final : public grpc::ServerUnaryReactor {
     const bool posted = loop_->Post([shared = shared_, node = node_, request] {
       NodeJob* job = node->FindJob(request.job());
       if (job == nullptr) {
-        return Answer(shared,
-                      absl::UnavailableError(absl::StrCat("j-", request.job(), " is not on this node (yet)")));
+        return Answer(shared, absl::UnavailableError(
+                                  absl::StrCat("j-", request.job(), " is not on this node (yet)")));
       }
-      const uint64_t wait =
-          job->StoreRequest(request.client(), request.packet(),
-                            [shared](absl::StatusOr<std::string> packet) { Answer(shared, std::move(packet)); });
+      const uint64_t wait = job->StoreRequest(
+          request.client(), request.packet(),
+          [shared](absl::StatusOr<std::string> packet) { Answer(shared, std::move(packet)); });
       MutexLock lock(shared->mutex);
       shared->job = request.job();
       shared->attempt = request.attempt();
@@ -83,7 +84,8 @@ class StoreReactor final : public grpc::ServerUnaryReactor {
       reactor = std::exchange(shared->reactor, nullptr);
     }
     if (reactor == nullptr) return;
-    if (packet.ok() && packet->empty()) packet = absl::CancelledError("a repeat of the request took its place");
+    if (packet.ok() && packet->empty())
+      packet = absl::CancelledError("a repeat of the request took its place");
     if (packet.ok()) reactor->response_->set_packet(*std::move(packet));
     reactor->Finish(packet.ok() ? grpc::Status::OK : proto::ToGrpc(packet.status()));
   }
@@ -96,7 +98,8 @@ class StoreReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* context, const v1::PingRequest* request,
+grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* context,
+                                             const v1::PingRequest* request,
                                              v1::PingResponse* response) {
   if (IsValidName(request->from_node())) {
     MutexLock lock(mutex_);
@@ -118,7 +121,8 @@ grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* c
   {
     MutexLock lock(mutex_);
     const auto it = heard_ns_.find(request->node());
-    if (it != heard_ns_.end()) response->set_last_heard_age_ms((loop_->Now() - it->second) / kNsPerMs);
+    if (it != heard_ns_.end())
+      response->set_last_heard_age_ms((loop_->Now() - it->second) / kNsPerMs);
   }
   v1::PingRequest ping;
   ping.set_from_node(options_.node);
@@ -129,7 +133,8 @@ grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* c
       reactor->Finish(grpc::Status::OK);
     });
   });
-  if (!posted) reactor->Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the agent is stopping"));
+  if (!posted)
+    reactor->Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the agent is stopping"));
   return reactor;
 }
 
@@ -142,7 +147,8 @@ grpc::ServerUnaryReactor* AgentService::StoreRequest(grpc::CallbackServerContext
 }
 
 bool AgentService::AskLog(const v1::ReadLogRequest& request, LogState* out) {
-  auto promise = std::make_shared<std::promise<LogState>>();  // also held by the loop, which may answer late
+  auto promise =
+      std::make_shared<std::promise<LogState>>();  // also held by the loop, which may answer late
   std::future<LogState> answer = promise->get_future();
   const bool posted = loop_->Post([this, promise, request] {
     LogState state;
@@ -152,13 +158,16 @@ bool AgentService::AskLog(const v1::ReadLogRequest& request, LogState* out) {
       state.base = LogBase(job->log_dir(), request.rank(), attempt);
       state.ended = job->LogIsFinal(request.rank(), attempt, &state.why);
     } else {
-      state.base = LogBase(KeptLogDir(options_, JobId{request.job()}), request.rank(), request.attempt());
+      state.base =
+          LogBase(KeptLogDir(options_, JobId{request.job()}), request.rank(), request.attempt());
       state.ended = true;
       state.why = "the job is over";
     }
     promise->set_value(std::move(state));
   });
-  if (!posted || answer.wait_for(std::chrono::milliseconds(kLoopAnswerMs)) != std::future_status::ready) return false;
+  if (!posted ||
+      answer.wait_for(std::chrono::milliseconds(kLoopAnswerMs)) != std::future_status::ready)
+    return false;
   try {
     *out = answer.get();
   } catch (const std::future_error&) {
@@ -179,19 +188,24 @@ grpc::Status AgentService::ReadLog(grpc::ServerContext* context, const v1::ReadL
   return status;
 }
 
-grpc::Status AgentService::StreamLog(grpc::ServerContext* context, const v1::ReadLogRequest& request,
+grpc::Status AgentService::StreamLog(grpc::ServerContext* context,
+                                     const v1::ReadLogRequest& request,
                                      grpc::ServerWriter<v1::AgentLogChunk>* writer) {
   LogState state;
-  if (!AskLog(request, &state)) return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
+  if (!AskLog(request, &state))
+    return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
   uint64_t offset = request.offset();
-  if (offset == 0 && request.tail_lines() >= 0) offset = TailOffset(state.base, request.tail_lines()).value_or(0);
+  if (offset == 0 && request.tail_lines() >= 0)
+    offset = TailOffset(state.base, request.tail_lines()).value_or(0);
   const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   const std::string directory = state.base.substr(0, state.base.rfind('/'));
-  if (watch.valid()) ::inotify_add_watch(watch.get(), directory.c_str(), IN_MODIFY | IN_CREATE | IN_MOVED_TO);
+  if (watch.valid())
+    ::inotify_add_watch(watch.get(), directory.c_str(), IN_MODIFY | IN_CREATE | IN_MOVED_TO);
   v1::AgentLogChunk chunk;
   while (!context->IsCancelled() && !stop_.load()) {
     // Asked before reading: what was written before the end is then read after it.
-    if (!AskLog(request, &state)) return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
+    if (!AskLog(request, &state))
+      return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
     absl::StatusOr<LogPiece> piece = ReadLogAt(state.base, offset, kLogChunkBytes);
     if (!piece.ok() && state.ended) return proto::ToGrpc(piece.status());
     if (piece.ok() && !piece->data.empty()) {

@@ -15,7 +15,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
-constexpr int kTurnMsMax = 1000;  // the loop turns at least this often, so that its progress can be watched
+constexpr int kTurnMsMax =
+    1000;  // the loop turns at least this often, so that its progress can be watched
 
 void Drain(int fd) {
   uint64_t ignored = 0;
@@ -29,14 +30,17 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create(const Clock* clock)
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!epoll.valid() || !wake.valid() || !timer.valid()) return ErrnoStatus(errno, "create the event loop");
+  if (!epoll.valid() || !wake.valid() || !timer.valid())
+    return ErrnoStatus(errno, "create the event loop");
   for (const int fd : {wake.get(), timer.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
+    if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      return ErrnoStatus(errno, "epoll_ctl");
   }
-  return std::unique_ptr<EventLoop>(new EventLoop(clock, std::move(epoll), std::move(wake), std::move(timer)));
+  return std::unique_ptr<EventLoop>(
+      new EventLoop(clock, std::move(epoll), std::move(wake), std::move(timer)));
 }
 
 EventLoop::EventLoop(const Clock* clock, UniqueFd epoll, UniqueFd wake, UniqueFd timer)
@@ -58,7 +62,8 @@ absl::Status EventLoop::Watch(int fd, uint32_t events, FdTask task) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return ErrnoStatus(errno, "epoll_ctl");
   watched_[fd] = std::make_shared<Watched>(Watched{fd, std::move(task)});
   return absl::OkStatus();
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's main loop: one thread that owns all keeper and rank state. epoll over descriptors, timers, and an
-// eventfd by which other threads hand in work. Everything registered here is called on the loop's thread, with no
-// lock held.
+// The agent's main loop: one thread that owns all keeper and rank state. epoll over descriptors,
+// timers, and an eventfd by which other threads hand in work. Everything registered here is called
+// on the loop's thread, with no lock held.
 //
-// Threads: Post, Stop and Progress may be called from any; all else only from the loop's thread (or before Run).
+// Threads: Post, Stop and Progress may be called from any; all else only from the loop's thread (or
+// before Run).
 #ifndef HOLDFAST_AGENT_EVENT_LOOP_H_
 #define HOLDFAST_AGENT_EVENT_LOOP_H_
 
@@ -35,7 +36,8 @@ class EventLoop {
   // Runs `task` on the loop's thread, soon. False once the loop has stopped: the task will not run.
   bool Post(Task task);
 
-  // `events` as for epoll (level-triggered). The descriptor stays the caller's and is unwatched before it is closed.
+  // `events` as for epoll (level-triggered). The descriptor stays the caller's and is unwatched
+  // before it is closed.
   absl::Status Watch(int fd, uint32_t events, FdTask task);
   void Unwatch(int fd);
 
@@ -47,7 +49,9 @@ class EventLoop {
 
   void Run();  // until Stop
   void Stop();
-  uint64_t Progress() const { return turns_.load(std::memory_order_relaxed); }  // grows while the loop turns
+  uint64_t Progress() const {
+    return turns_.load(std::memory_order_relaxed);
+  }  // grows while the loop turns
 
  private:
   struct Watched {
@@ -62,7 +66,8 @@ class EventLoop {
 
   const Clock* clock_;
   UniqueFd epoll_, wake_, timer_;
-  std::map<int, std::shared_ptr<Watched>> watched_;  // shared: a task may unwatch itself while it runs
+  std::map<int, std::shared_ptr<Watched>>
+      watched_;  // shared: a task may unwatch itself while it runs
   std::map<std::pair<int64_t, uint64_t>, Task> timers_;
   std::map<uint64_t, int64_t> timer_times_;
   uint64_t next_timer_ = 1;

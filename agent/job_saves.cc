@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_saves.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "ckpt/format/manifest.h"
@@ -16,7 +16,8 @@ constexpr int64_t kOrderAgainNs = 1 * kNsPerSec;
 
 }  // namespace
 
-JobSaves::JobSaves(JobId job, EventLoop* loop, Saver* saver, std::function<void(const v1::PreparedSave&)> report)
+JobSaves::JobSaves(JobId job, EventLoop* loop, Saver* saver,
+                   std::function<void(const v1::PreparedSave&)> report)
     : job_(job),
       loop_(loop),
       saver_(saver),
@@ -30,21 +31,24 @@ void JobSaves::RaiseFence(uint64_t attempt) {
   if (attempt > fence_->load()) fence_->store(attempt);
 }
 
-void JobSaves::Sealed(uint32_t rank, uint32_t buffer, uint64_t attempt, uint64_t step, std::shared_ptr<Arena> arena) {
+void JobSaves::Sealed(uint32_t rank, uint32_t buffer, uint64_t attempt, uint64_t step,
+                      std::shared_ptr<Arena> arena) {
   const Key key{attempt, step, rank};
   if (arena == nullptr || saving_.count(key) != 0 || prepared_.count(key) != 0) return;
   saving_.insert(key);
-  Saver::Persist what{CheckpointId{job_, attempt, step}, rank, buffer, std::move(arena), store_, fence_};
+  Saver::Persist what{
+      CheckpointId{job_, attempt, step}, rank, buffer, std::move(arena), store_, fence_};
   const std::shared_ptr<bool> alive = alive_;
-  const bool taken = saver_->Save(std::move(what), [this, alive, key](std::optional<v1::PreparedSave> save) {
-    if (!*alive) return;
-    saving_.erase(key);
-    if (save.has_value()) Keep(*std::move(save));
-  });
+  const bool taken =
+      saver_->Save(std::move(what), [this, alive, key](std::optional<v1::PreparedSave> save) {
+        if (!*alive) return;
+        saving_.erase(key);
+        if (save.has_value()) Keep(*std::move(save));
+      });
   if (!taken) {
     saving_.erase(key);
-    spdlog::error("{}: rank {}: step {} is not saved: {} saves wait already", ToString(job_), rank, step,
-                  kSaverTasksMax);
+    spdlog::error("{}: rank {}: step {} is not saved: {} saves wait already", ToString(job_), rank,
+                  step, kSaverTasksMax);
   }
 }
 
@@ -79,7 +83,8 @@ void JobSaves::CollectPrepared(const std::map<uint32_t, std::shared_ptr<Arena>>&
           const Key key{manifest.id.attempt, manifest.id.step, manifest.rank};
           const auto arena = arenas.find(manifest.rank);
           if (arena == arenas.end() || prepared_.count(key) != 0) continue;
-          if (arena->second != nullptr) arena->second->MarkPersisted(manifest.id.attempt, manifest.id.step);
+          if (arena->second != nullptr)
+            arena->second->MarkPersisted(manifest.id.attempt, manifest.id.step);
           v1::PreparedSave save;
           save.set_job(job_.value);
           save.set_attempt(manifest.id.attempt);
@@ -92,7 +97,8 @@ void JobSaves::CollectPrepared(const std::map<uint32_t, std::shared_ptr<Arena>>&
           if (arena != nullptr) ScanArena(rank, arena, false);
         }
       });
-  if (!taken) spdlog::error("{}: prepared saves are not listed: the saver's queue is full", ToString(job_));
+  if (!taken)
+    spdlog::error("{}: prepared saves are not listed: the saver's queue is full", ToString(job_));
 }
 
 void JobSaves::ApplyOrders(const v1::DesiredJob& desired) {
@@ -113,7 +119,8 @@ void JobSaves::ApplyOrders(const v1::DesiredJob& desired) {
     if (!taken) ordered_.erase(key);  // the next look at the level tries again
   }
   std::erase_if(done_, [&wanted](const StepKey& key) { return wanted.count(key) == 0; });
-  std::erase_if(failed_ns_, [&wanted](const auto& entry) { return wanted.count(entry.first) == 0; });
+  std::erase_if(failed_ns_,
+                [&wanted](const auto& entry) { return wanted.count(entry.first) == 0; });
 }
 
 void JobSaves::Ordered(const v1::CommitOrder& order, const absl::Status& status) {
@@ -121,9 +128,9 @@ void JobSaves::Ordered(const v1::CommitOrder& order, const absl::Status& status)
   ordered_.erase(key);
   if (!status.ok()) {
     if (failed_ns_.count(key) == 0) {
-      spdlog::error("{}: {} of step {} (attempt {}) failed and will be tried again: {}", ToString(job_),
-                    order.abort() ? "removing the save" : "the commit record", order.step(), order.attempt(),
-                    status.ToString());
+      spdlog::error("{}: {} of step {} (attempt {}) failed and will be tried again: {}",
+                    ToString(job_), order.abort() ? "removing the save" : "the commit record",
+                    order.step(), order.attempt(), status.ToString());
     }
     failed_ns_[key] = loop_->Now();
     return;

@@ -27,11 +27,12 @@ std::string JobStore::FileName(const std::string& keeper_dir, uint64_t attempt) 
 absl::Status JobStore::FileLog::Append(std::string_view record) {
   size_t done = 0;
   while (done < record.size()) {
-    const ssize_t n =
-        ::pwrite(fd_.get(), record.data() + done, record.size() - done, static_cast<off_t>(bytes_ + done));
+    const ssize_t n = ::pwrite(fd_.get(), record.data() + done, record.size() - done,
+                               static_cast<off_t>(bytes_ + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      // A torn record behind bytes_ is harmless: the next one is written over it, and a reader stops at it.
+      // A torn record behind bytes_ is harmless: the next one is written over it, and a reader
+      // stops at it.
       return ErrnoStatus(errno, absl::StrCat("append to ", path_));
     }
     done += static_cast<size_t>(n);
@@ -52,7 +53,8 @@ absl::Status JobStore::FileLog::Recover(RendezvousStore* store) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(EventLoop* loop, const std::string& keeper_dir,
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(EventLoop* loop,
+                                                         const std::string& keeper_dir,
                                                          uint64_t attempt) {
   const std::string path = FileName(keeper_dir, attempt);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous store of one attempt as this agent serves it: the pure store, its file <keeper
-// directory>/store.<attempt>, and the timer that ends waits. The loop's thread only. The file need not survive the
-// machine (the ranks do not either): it is not synced.
+// directory>/store.<attempt>, and the timer that ends waits. The loop's thread only. The file need
+// not survive the machine (the ranks do not either): it is not synced.
 #ifndef HOLDFAST_AGENT_JOB_STORE_H_
 #define HOLDFAST_AGENT_JOB_STORE_H_
 
@@ -21,7 +21,8 @@ class JobStore {
  public:
   static std::string FileName(const std::string& keeper_dir, uint64_t attempt);
   // Opens or creates the file and applies what is in it.
-  static absl::StatusOr<std::unique_ptr<JobStore>> Open(EventLoop* loop, const std::string& keeper_dir,
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(EventLoop* loop,
+                                                        const std::string& keeper_dir,
                                                         uint64_t attempt);
   ~JobStore();  // leaves the file: an agent that ends is not an attempt that ends
   JobStore(const JobStore&) = delete;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/keeper_handle.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 
 #include <csignal>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "agent/process.h"
@@ -39,14 +38,16 @@ bool KeeperHandle::Adopt() {
 absl::Status KeeperHandle::Start() {
   if (Adopt()) return absl::OkStatus();
   // What a dead keeper left would be taken for the new one's.
-  for (const char* name : {"/sock", "/pid"}) ::unlink(absl::StrCat(command_.directory, name).c_str());
+  for (const char* name : {"/sock", "/pid"})
+    ::unlink(absl::StrCat(command_.directory, name).c_str());
   HF_ASSIGN_OR_RETURN(const pid_t pid, SpawnKeeper(command_));
   return Follow(pid, true);
 }
 
 absl::Status KeeperHandle::Follow(pid_t pid, bool child) {
   UniqueFd pidfd = OpenPidfd(pid);
-  if (!pidfd.valid()) return absl::UnavailableError(absl::StrCat("keeper ", pid, " is gone already"));
+  if (!pidfd.valid())
+    return absl::UnavailableError(absl::StrCat("keeper ", pid, " is gone already"));
   HF_RETURN_IF_ERROR(loop_->Watch(pidfd.get(), EPOLLIN, [this](uint32_t) { OnExit(); }));
   pidfd_ = std::move(pidfd);
   pid_ = pid;
@@ -81,7 +82,8 @@ void KeeperHandle::Connect() {
   if (!link.ok() || (*link)->pid() != pid_) {
     if (!complained_ && loop_->Now() - connect_since_ns_ > kComplainAfterNs) {
       complained_ = true;
-      spdlog::error("j-{}: keeper {} lives but cannot be reached: {}", command_.job, pid_, link.status().ToString());
+      spdlog::error("j-{}: keeper {} lives but cannot be reached: {}", command_.job, pid_,
+                    link.status().ToString());
     }
     ScheduleConnect();
     return;
@@ -104,7 +106,8 @@ void KeeperHandle::OnExit() {
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) == pid_) {
       if (WIFEXITED(status))
-        absl::StrAppend(&why, ": it exited with ", WEXITSTATUS(status), "; see keeper.log beside it");
+        absl::StrAppend(&why, ": it exited with ", WEXITSTATUS(status),
+                        "; see keeper.log beside it");
       if (WIFSIGNALED(status)) absl::StrAppend(&why, ": signal ", WTERMSIG(status));
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One keeper as the agent sees it, from the fork or the adoption to its death: started, connected to, connected to
-// again when only the connection broke, buried when the process is gone. The loop's thread only.
+// One keeper as the agent sees it, from the fork or the adoption to its death: started, connected
+// to, connected to again when only the connection broke, buried when the process is gone. The
+// loop's thread only.
 #ifndef HOLDFAST_AGENT_KEEPER_HANDLE_H_
 #define HOLDFAST_AGENT_KEEPER_HANDLE_H_
 
@@ -24,9 +25,10 @@ class KeeperHandle {
    public:
     virtual ~Owner() = default;
     virtual void KeeperConnected() = 0;  // says kAttach now
-    virtual void KeeperPacket(const rank::Message& message, std::string_view payload, std::vector<UniqueFd> fds) = 0;
-    // The process is gone. `connected`: it once could be talked to; otherwise it never came up and `why` says what is
-    // known.
+    virtual void KeeperPacket(const rank::Message& message, std::string_view payload,
+                              std::vector<UniqueFd> fds) = 0;
+    // The process is gone. `connected`: it once could be talked to; otherwise it never came up and
+    // `why` says what is known.
     virtual void KeeperGone(bool connected, const std::string& why) = 0;
   };
 
@@ -59,7 +61,8 @@ class KeeperHandle {
   bool was_connected_ = false;
   UniqueFd pidfd_;
   std::unique_ptr<KeeperLink> link_;
-  std::unique_ptr<KeeperLink> closed_link_;  // destroyed later: its own callback may be on the stack
+  std::unique_ptr<KeeperLink>
+      closed_link_;  // destroyed later: its own callback may be on the stack
   uint64_t timer_ = 0;
   int64_t connect_since_ns_ = 0;
   bool complained_ = false;

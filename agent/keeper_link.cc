@@ -21,8 +21,10 @@ constexpr int kPacketsPerTurn = 256;  // one keeper must not starve the others
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop, const std::string& socket_path,
-                                                                OnPacket on_packet, OnClosed on_closed) {
+absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop,
+                                                                const std::string& socket_path,
+                                                                OnPacket on_packet,
+                                                                OnClosed on_closed) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (socket_path.size() >= sizeof address.sun_path) {
@@ -43,17 +45,19 @@ absl::StatusOr<std::unique_ptr<KeeperLink>> KeeperLink::Connect(EventLoop* loop,
     return ErrnoStatus(errno, "SO_PEERCRED");
   const std::string comm = ReadComm(peer.pid);
   if (comm != kKeeperComm) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(socket_path, ": process ", peer.pid, " (", comm, ") listens there, not a keeper"));
+    return absl::FailedPreconditionError(absl::StrCat(socket_path, ": process ", peer.pid, " (",
+                                                      comm, ") listens there, not a keeper"));
   }
-  std::unique_ptr<KeeperLink> link(
-      new KeeperLink(loop, std::move(socket), peer.pid, std::move(on_packet), std::move(on_closed)));
+  std::unique_ptr<KeeperLink> link(new KeeperLink(loop, std::move(socket), peer.pid,
+                                                  std::move(on_packet), std::move(on_closed)));
   KeeperLink* raw = link.get();
-  HF_RETURN_IF_ERROR(loop->Watch(raw->socket_.get(), EPOLLIN, [raw](uint32_t events) { raw->OnEvents(events); }));
+  HF_RETURN_IF_ERROR(
+      loop->Watch(raw->socket_.get(), EPOLLIN, [raw](uint32_t events) { raw->OnEvents(events); }));
   return link;
 }
 
-KeeperLink::KeeperLink(EventLoop* loop, UniqueFd socket, pid_t pid, OnPacket on_packet, OnClosed on_closed)
+KeeperLink::KeeperLink(EventLoop* loop, UniqueFd socket, pid_t pid, OnPacket on_packet,
+                       OnClosed on_closed)
     : loop_(loop),
       socket_(std::move(socket)),
       pid_(pid),
@@ -70,7 +74,8 @@ KeeperLink::~KeeperLink() {
 void KeeperLink::OnEvents(uint32_t events) {
   if ((events & EPOLLIN) != 0 && !ReadAll()) return;
   if ((events & EPOLLOUT) != 0) Flush();
-  if ((events & (EPOLLHUP | EPOLLERR)) != 0 && (events & EPOLLIN) == 0) Close("the keeper closed the connection");
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0 && (events & EPOLLIN) == 0)
+    Close("the keeper closed the connection");
 }
 
 bool KeeperLink::ReadAll() {
@@ -79,7 +84,8 @@ bool KeeperLink::ReadAll() {
   for (int i = 0; i < kPacketsPerTurn && *alive && socket_.valid(); ++i) {
     rank::Message message;
     rank::Descriptors descriptors;
-    const int got = rank::ReceiveMessage(socket_.get(), &message, payload.data(), payload.size(), &descriptors);
+    const int got =
+        rank::ReceiveMessage(socket_.get(), &message, payload.data(), payload.size(), &descriptors);
     std::vector<UniqueFd> fds;
     for (int k = 0; k < descriptors.count; ++k) fds.emplace_back(descriptors.fds[k]);
     if (got == -EAGAIN) return true;
@@ -103,11 +109,13 @@ void KeeperLink::Send(const rank::Message& message, std::string_view payload, in
     if (sent == 0) return;
     if (sent != -EAGAIN) return;  // the end of file that follows tells
   }
-  Packet packet{out, std::string(payload), UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1)};
+  Packet packet{out, std::string(payload),
+                UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1)};
   queue_.push_back(std::move(packet));
   if (queue_.size() > kKeeperQueuePacketsMax) {
     // Not from here: the caller is in the middle of something.
-    if (close_timer_ == 0) close_timer_ = loop_->At(0, [this] { Close("the keeper does not read"); });
+    if (close_timer_ == 0)
+      close_timer_ = loop_->At(0, [this] { Close("the keeper does not read"); });
     return;
   }
   if (waiting_to_write_) return;
@@ -124,14 +132,16 @@ void KeeperLink::Flush() {
   while (!queue_.empty()) {
     Packet& packet = queue_.front();
     const int fd = packet.fd.get();
-    const int sent = rank::SendMessage(socket_.get(), packet.message, packet.payload.data(), &fd, fd >= 0 ? 1 : 0);
+    const int sent = rank::SendMessage(socket_.get(), packet.message, packet.payload.data(), &fd,
+                                       fd >= 0 ? 1 : 0);
     if (sent == -EAGAIN) return;
     queue_.pop_front();
   }
   waiting_to_write_ = false;
   const int socket = socket_.get();
   loop_->Unwatch(socket);
-  const absl::Status watched = loop_->Watch(socket, EPOLLIN, [this](uint32_t events) { OnEvents(events); });
+  const absl::Status watched =
+      loop_->Watch(socket, EPOLLIN, [this](uint32_t events) { OnEvents(events); });
   if (!watched.ok()) Close("cannot watch the connection");
 }
 

@@ -22,7 +22,8 @@ namespace {
 
 constexpr char kKeeperComm[] = "holdfast-keeper";
 
-// Set up so that the keeper starts as if from an empty shell: see the 30 failings of daemons, 3 and 5.
+// Set up so that the keeper starts as if from an empty shell: see the 30 failings of daemons, 3
+// and 5.
 struct SpawnSetup {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -43,7 +44,8 @@ std::vector<char*> KeeperEnvironment() {
   std::vector<char*> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    if (text.rfind("NOTIFY_SOCKET=", 0) == 0 || text.rfind("WATCHDOG_", 0) == 0 || text.rfind("LISTEN_", 0) == 0)
+    if (text.rfind("NOTIFY_SOCKET=", 0) == 0 || text.rfind("WATCHDOG_", 0) == 0 ||
+        text.rfind("LISTEN_", 0) == 0)
       continue;
     if (text.rfind("HOLDFAST_KILL_POINT=", 0) == 0) continue;
     env.push_back(*entry);
@@ -58,7 +60,8 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
   SpawnSetup setup;
   const std::string log = absl::StrCat(command.directory, "/keeper.log");
   posix_spawn_file_actions_addopen(&setup.actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&setup.actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0640);
+  posix_spawn_file_actions_addopen(&setup.actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                   0640);
   posix_spawn_file_actions_adddup2(&setup.actions, 1, 2);
   posix_spawn_file_actions_addclosefrom_np(&setup.actions, 3);
   posix_spawn_file_actions_addchdir_np(&setup.actions, "/");
@@ -69,7 +72,8 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
   sigdelset(&all, SIGSTOP);
   posix_spawnattr_setsigmask(&setup.attributes, &none);
   posix_spawnattr_setsigdefault(&setup.attributes, &all);
-  posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&setup.attributes,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
   std::vector<std::string> words = {command.binary,
                                     "--dir",
@@ -83,9 +87,10 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
   argv.push_back(nullptr);
   std::vector<char*> env = KeeperEnvironment();
   pid_t pid = 0;
-  const int error =
-      ::posix_spawnp(&pid, command.binary.c_str(), &setup.actions, &setup.attributes, argv.data(), env.data());
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("start ", command.binary, " in ", command.directory));
+  const int error = ::posix_spawnp(&pid, command.binary.c_str(), &setup.actions, &setup.attributes,
+                                   argv.data(), env.data());
+  if (error != 0)
+    return ErrnoStatus(error, absl::StrCat("start ", command.binary, " in ", command.directory));
   return pid;
 }
 
@@ -96,7 +101,8 @@ std::optional<pid_t> FindKeeper(const std::string& directory) {
   if (pid <= 1 || ReadComm(pid) != kKeeperComm || ReadProcessState(pid) == 'Z') return std::nullopt;
   // The number may have been given to the keeper of another directory meanwhile.
   const std::string arguments = ReadSmallFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
-  const std::string wanted = absl::StrCat("--dir", std::string(1, '\0'), directory, std::string(1, '\0'));
+  const std::string wanted =
+      absl::StrCat("--dir", std::string(1, '\0'), directory, std::string(1, '\0'));
   if (arguments.find(wanted) == std::string::npos) return std::nullopt;
   return pid;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a keeper so that it outlives the agent and a stop of the agent's unit, and telling a live keeper from what
-// a dead one left in its directory.
+// Starting a keeper so that it outlives the agent and a stop of the agent's unit, and telling a
+// live keeper from what a dead one left in its directory.
 #ifndef HOLDFAST_AGENT_KEEPER_PROCESS_H_
 #define HOLDFAST_AGENT_KEEPER_PROCESS_H_
 
@@ -21,8 +21,8 @@ struct KeeperCommand {
   int ranks_max = 64;
 };
 
-// In a session of its own, with clean signals and no descriptor of ours, its output in <directory>/keeper.log. The
-// caller reaps it.
+// In a session of its own, with clean signals and no descriptor of ours, its output in
+// <directory>/keeper.log. The caller reaps it.
 absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command);
 
 // The process that <directory>/pid names, if it is a keeper of this directory and alive.

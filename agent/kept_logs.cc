@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/kept_logs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <vector>
-
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,7 +15,11 @@ namespace {
 // Bytes of the UTF-8 character that begins at `at`, 0 when there is none.
 size_t CharacterBytes(const std::string& text, size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);
-  const size_t bytes = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  const size_t bytes = first < 0x80    ? 1
+                       : first >= 0xf0 ? 4
+                       : first >= 0xe0 ? 3
+                       : first >= 0xc2 ? 2
+                                       : 0;
   if (bytes == 0 || first > 0xf4 || at + bytes > text.size()) return 0;
   for (size_t i = 1; i < bytes; ++i) {
     if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return 0;
@@ -42,14 +45,17 @@ absl::Status KeepLogs(const std::string& log_dir, const NodeOptions& options, Jo
   fs::create_directories(kept.parent_path(), error);
   fs::remove_all(kept, error);
   fs::rename(log_dir, kept, error);
-  if (error) return absl::InternalError(absl::StrCat("move ", log_dir, " to ", kept.string(), ": ", error.message()));
+  if (error)
+    return absl::InternalError(
+        absl::StrCat("move ", log_dir, " to ", kept.string(), ": ", error.message()));
   std::vector<uint64_t> jobs;
   for (const fs::directory_entry& entry : fs::directory_iterator(kept.parent_path(), error)) {
     const absl::StatusOr<JobId> id = ParseJobId(entry.path().filename().string());
     if (id.ok()) jobs.push_back(id->value);
   }
   std::sort(jobs.begin(), jobs.end());
-  for (size_t i = 0; i + kLogsKeptJobs < jobs.size(); ++i) fs::remove_all(KeptLogDir(options, JobId{jobs[i]}), error);
+  for (size_t i = 0; i + kLogsKeptJobs < jobs.size(); ++i)
+    fs::remove_all(KeptLogDir(options, JobId{jobs[i]}), error);
   return absl::OkStatus();
 }
 

@@ -17,11 +17,16 @@ namespace {
 
 v1::RankPhase ToProto(RankPhase phase) {
   switch (phase) {
-    case RankPhase::kNone: return v1::RANK_PHASE_UNSPECIFIED;
-    case RankPhase::kRunning: return v1::RANK_PHASE_RUNNING;
-    case RankPhase::kStopped: return v1::RANK_PHASE_STOPPED;
-    case RankPhase::kExited: return v1::RANK_PHASE_EXITED;
-    case RankPhase::kStartFailed: return v1::RANK_PHASE_START_FAILED;
+    case RankPhase::kNone:
+      return v1::RANK_PHASE_UNSPECIFIED;
+    case RankPhase::kRunning:
+      return v1::RANK_PHASE_RUNNING;
+    case RankPhase::kStopped:
+      return v1::RANK_PHASE_STOPPED;
+    case RankPhase::kExited:
+      return v1::RANK_PHASE_EXITED;
+    case RankPhase::kStartFailed:
+      return v1::RANK_PHASE_START_FAILED;
   }
   return v1::RANK_PHASE_UNSPECIFIED;
 }
@@ -34,7 +39,8 @@ void AddProgress(const Recorder& recorder, int64_t now_ns, v1::RankReport* out) 
   rank::Progress progress;
   if (recorder.ReadProgress(&progress)) {
     out->set_step(progress.steps_done);
-    if (progress.tick > 0) out->set_hello(true);  // also of a rank whose hello an earlier agent heard
+    if (progress.tick > 0)
+      out->set_hello(true);  // also of a rank whose hello an earlier agent heard
     out->set_worker_phase(progress.phase);
     if (progress.phase_enter_ns != 0) out->set_phase_age_ms(AgeMs(now_ns, progress.phase_enter_ns));
     if (progress.first_step_done_ns != 0) {
@@ -65,7 +71,8 @@ void LocalRank::Begin(uint64_t new_attempt) {
 
 bool LocalRank::LookFrozen() {
   cgroups = ReadCgroups(pid);
-  if (const std::optional<uint64_t> kills = OomKills(cgroups); !oom_kills.has_value() && kills.has_value())
+  if (const std::optional<uint64_t> kills = OomKills(cgroups);
+      !oom_kills.has_value() && kills.has_value())
     oom_kills = kills;
   return IsFrozen(cgroups);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank on this node as the agent knows it: the state machine, the shared memory, what is known of its process.
+// One rank on this node as the agent knows it: the state machine, the shared memory, what is known
+// of its process.
 #ifndef HOLDFAST_AGENT_LOCAL_RANK_H_
 #define HOLDFAST_AGENT_LOCAL_RANK_H_
 

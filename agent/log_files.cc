@@ -52,7 +52,8 @@ std::vector<Segment> OpenAll(const std::string& base) {
   const std::pair<const char*, bool> names[] = {{"", false}, {".tail.old", true}, {".tail", true}};
   for (const auto& [suffix, marked] : names) {
     Segment segment;
-    if (OpenSegment(absl::StrCat(base, suffix), marked, &segment)) segments.push_back(std::move(segment));
+    if (OpenSegment(absl::StrCat(base, suffix), marked, &segment))
+      segments.push_back(std::move(segment));
   }
   return segments;
 }
@@ -75,7 +76,8 @@ LogPiece ReadFrom(const std::vector<Segment>& segments, uint64_t offset, size_t 
 
 absl::StatusOr<std::vector<Segment>> Open(const std::string& base) {
   std::vector<Segment> segments = OpenAll(base);
-  if (segments.empty()) return absl::NotFoundError(absl::StrCat(base, ": no such log on this node"));
+  if (segments.empty())
+    return absl::NotFoundError(absl::StrCat(base, ": no such log on this node"));
   return segments;
 }
 
@@ -106,7 +108,8 @@ absl::StatusOr<LogPiece> ReadLogAt(const std::string& base, uint64_t offset, siz
   HF_ASSIGN_OR_RETURN(std::vector<Segment> segments, Open(base));
   LogPiece piece = ReadFrom(segments, offset, bytes_max);
   if (piece.offset == offset) return piece;
-  // A hole, or the keeper moved .tail to .tail.old between our two opens. Look again before jumping.
+  // A hole, or the keeper moved .tail to .tail.old between our two opens. Look again before
+  // jumping.
   HF_ASSIGN_OR_RETURN(segments, Open(base));
   return ReadFrom(segments, offset, bytes_max);
 }
@@ -133,7 +136,8 @@ std::string LogTail(const std::string& base, size_t bytes_max) {
   const uint64_t from = end > bytes_max ? end - bytes_max : 0;
   std::string text = ReadRange(segments, from, end);
   const size_t newline = text.find('\n');
-  if (from > 0 && newline != std::string::npos && newline + 1 < text.size()) text.erase(0, newline + 1);
+  if (from > 0 && newline != std::string::npos && newline + 1 < text.size())
+    text.erase(0, newline + 1);
   return text;
 }
 
@@ -146,10 +150,13 @@ absl::Status KeepFailure(const std::string& base, const std::string& directory, 
   const std::vector<Segment> segments = OpenAll(base);
   const uint64_t end = EndOf(segments);
   const std::string head = ReadRange(segments, 0, std::min<uint64_t>(end, kFirstFailureHeadBytes));
-  const uint64_t from = end > static_cast<uint64_t>(kFirstFailureTailBytes) ? end - kFirstFailureTailBytes : 0;
-  HF_RETURN_IF_ERROR(fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".head.log")), head));
-  HF_RETURN_IF_ERROR(fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".tail.log")),
-                                          ReadRange(segments, from, end)));
+  const uint64_t from =
+      end > static_cast<uint64_t>(kFirstFailureTailBytes) ? end - kFirstFailureTailBytes : 0;
+  HF_RETURN_IF_ERROR(
+      fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".head.log")), head));
+  HF_RETURN_IF_ERROR(
+      fs->WriteFileDurably(JoinPath(directory, absl::StrCat("rank", rank, ".tail.log")),
+                           ReadRange(segments, from, end)));
   return fs->WriteFileDurably(JoinPath(directory, "why.txt"), note);
 }
 

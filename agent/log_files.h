@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading what the keeper wrote of one rank's output: <base>, <base>.tail.old and <base>.tail are one stream with a
-// hole where the middle of a long output was let go. Positions are bytes of that stream. Any thread; no state.
+// Reading what the keeper wrote of one rank's output: <base>, <base>.tail.old and <base>.tail are
+// one stream with a hole where the middle of a long output was let go. Positions are bytes of that
+// stream. Any thread; no state.
 #ifndef HOLDFAST_AGENT_LOG_FILES_H_
 #define HOLDFAST_AGENT_LOG_FILES_H_
 
@@ -27,9 +28,9 @@ absl::StatusOr<uint64_t> TailOffset(const std::string& base, int64_t lines);
 // The last bytes as text, whole lines where possible; empty when there is nothing.
 std::string LogTail(const std::string& base, size_t bytes_max);
 
-// Copies the first kFirstFailureHeadBytes and the last kFirstFailureTailBytes into `directory` (made if missing) as
-// rank<r>.head.log and rank<r>.tail.log, and `note` as why.txt. What is there already stays: the first failure is the
-// evidence.
+// Copies the first kFirstFailureHeadBytes and the last kFirstFailureTailBytes into `directory`
+// (made if missing) as rank<r>.head.log and rank<r>.tail.log, and `note` as why.txt. What is there
+// already stays: the first failure is the evidence.
 absl::Status KeepFailure(const std::string& base, const std::string& directory, uint32_t rank,
                          const std::string& note);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast-agent: parse, lock, start, wait for a signal, stop in reverse. Signals are blocked before any thread
-// exists and read from a descriptor here; the second one ends the process at once.
+// holdfast-agent: parse, lock, start, wait for a signal, stop in reverse. Signals are blocked
+// before any thread exists and read from a descriptor here; the second one ends the process at
+// once.
 #include <poll.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <memory>
-
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<Mapping>> Mapping::Map(UniqueFd fd, size_t bytes_
   const auto bytes = static_cast<size_t>(info.st_size);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return absl::InvalidArgumentError("a shared descriptor is not a memfd sealed against shrinking");
+    return absl::InvalidArgumentError(
+        "a shared descriptor is not a memfd sealed against shrinking");
   }
   if (bytes == 0 || bytes > bytes_max) {
     return absl::InvalidArgumentError(
@@ -38,7 +39,8 @@ absl::StatusOr<std::unique_ptr<Mapping>> Mapping::Map(UniqueFd fd, size_t bytes_
 Mapping::~Mapping() { ::munmap(data_, bytes_); }
 
 absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Map(UniqueFd fd) {
-  HF_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Map(std::move(fd), kRecorderBytesMax));
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping,
+                      Mapping::Map(std::move(fd), kRecorderBytesMax));
   const char* reason = "";
   if (!rank::RecorderReader::Validate(mapping->data(), mapping->bytes(), &reason))
     return absl::InvalidArgumentError(reason);
@@ -46,14 +48,17 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Map(UniqueFd fd) {
 }
 
 Arena::Arena(std::unique_ptr<Mapping> mapping)
-    : mapping_(std::move(mapping)), buffers_(static_cast<const rank::ArenaHeader*>(mapping_->data())->buffers) {
+    : mapping_(std::move(mapping)),
+      buffers_(static_cast<const rank::ArenaHeader*>(mapping_->data())->buffers) {
   if (buffers_ > rank::kArenaBuffersMax) buffers_ = rank::kArenaBuffersMax;
 }
 
 absl::StatusOr<std::shared_ptr<Arena>> Arena::Map(UniqueFd fd) {
-  HF_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Map(std::move(fd), kArenaBytesMax));
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping,
+                      Mapping::Map(std::move(fd), kArenaBytesMax));
   const char* reason = "";
-  if (!rank::ValidateArena(mapping->data(), mapping->bytes(), &reason)) return absl::InvalidArgumentError(reason);
+  if (!rank::ValidateArena(mapping->data(), mapping->bytes(), &reason))
+    return absl::InvalidArgumentError(reason);
   return std::shared_ptr<Arena>(new Arena(std::move(mapping)));
 }
 
@@ -84,8 +89,11 @@ bool Arena::Claim(uint32_t buffer, uint64_t attempt, uint64_t step) {
   if (buffer >= buffers_) return false;
   rank::BufferHeader& header = Header(buffer);
   uint32_t expected = rank::kBufferSealed;
-  if (!header.state.compare_exchange_strong(expected, rank::kBufferWriting, std::memory_order_acq_rel)) return false;
-  if (header.attempt == attempt && header.step == step && header.persist != 0 && header.persisted.load() == 0)
+  if (!header.state.compare_exchange_strong(expected, rank::kBufferWriting,
+                                            std::memory_order_acq_rel))
+    return false;
+  if (header.attempt == attempt && header.step == step && header.persist != 0 &&
+      header.persisted.load() == 0)
     return true;
   header.state.store(rank::kBufferSealed, std::memory_order_release);
   return false;
@@ -105,7 +113,8 @@ void Arena::Release(uint32_t buffer, bool saved) {
 void Arena::ResetStuck() {
   for (uint32_t i = 0; i < buffers_; ++i) {
     uint32_t expected = rank::kBufferWriting;
-    Header(i).state.compare_exchange_strong(expected, rank::kBufferSealed, std::memory_order_acq_rel);
+    Header(i).state.compare_exchange_strong(expected, rank::kBufferSealed,
+                                            std::memory_order_acq_rel);
   }
 }
 
@@ -113,8 +122,11 @@ void Arena::MarkPersisted(uint64_t attempt, uint64_t step) {
   for (uint32_t i = 0; i < buffers_; ++i) {
     rank::BufferHeader& header = Header(i);
     uint32_t expected = rank::kBufferSealed;
-    if (!header.state.compare_exchange_strong(expected, rank::kBufferWriting, std::memory_order_acq_rel)) continue;
-    if (header.attempt == attempt && header.step == step) header.persisted.store(1, std::memory_order_release);
+    if (!header.state.compare_exchange_strong(expected, rank::kBufferWriting,
+                                              std::memory_order_acq_rel))
+      continue;
+    if (header.attempt == attempt && header.step == step)
+      header.persisted.store(1, std::memory_order_release);
     header.state.store(rank::kBufferSealed, std::memory_order_release);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memfd of the rank interface, mapped by the agent. The rank on the other side is not trusted: the memfd must be
-// sealed against shrinking (else reading it could raise SIGBUS), and what is in it is validated before it is used.
+// A memfd of the rank interface, mapped by the agent. The rank on the other side is not trusted:
+// the memfd must be sealed against shrinking (else reading it could raise SIGBUS), and what is in
+// it is validated before it is used.
 #ifndef HOLDFAST_AGENT_MAPPING_H_
 #define HOLDFAST_AGENT_MAPPING_H_
 
@@ -39,7 +40,9 @@ class Recorder final : public StepSource {
  public:
   static absl::StatusOr<std::unique_ptr<Recorder>> Map(UniqueFd fd);
   bool ReadProgress(rank::Progress* out) const override { return reader_.ReadProgress(out); }
-  bool ReadStep(uint64_t step, rank::StepRecord* out) const override { return reader_.ReadStep(step, out); }
+  bool ReadStep(uint64_t step, rank::StepRecord* out) const override {
+    return reader_.ReadStep(step, out);
+  }
   const rank::RecorderReader& reader() const { return reader_; }
   rank::ControlLine* control() const { return reader_.control(); }
 
@@ -60,8 +63,8 @@ struct SealedSnapshot {
   bool persisted = false;
 };
 
-// A validated arena. The saver's thread and the loop may share it: every change is a compare-and-swap on a buffer's
-// state.
+// A validated arena. The saver's thread and the loop may share it: every change is a
+// compare-and-swap on a buffer's state.
 class Arena {
  public:
   static absl::StatusOr<std::shared_ptr<Arena>> Map(UniqueFd fd);
@@ -72,8 +75,8 @@ class Arena {
   std::vector<SealedSnapshot> Sealed() const;
   // SEALED -> WRITING if the buffer holds exactly this snapshot and still wants to be written.
   bool Claim(uint32_t buffer, uint64_t attempt, uint64_t step);
-  // WRITING -> SEALED. `saved`: it is durable. Otherwise it no longer asks to be written: a rank must not wait for
-  // ever for a disk.
+  // WRITING -> SEALED. `saved`: it is durable. Otherwise it no longer asks to be written: a rank
+  // must not wait for ever for a disk.
   void Release(uint32_t buffer, bool saved);
   // WRITING left behind by an agent that died -> SEALED. Only while no saver runs on this arena.
   void ResetStuck();

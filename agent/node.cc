@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/node.h"
 
+#include <spdlog/spdlog.h>
+
 #include <filesystem>
 #include <set>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "agent/process.h"
@@ -26,8 +26,8 @@ constexpr size_t kUnknownMax = 256;
 
 }  // namespace
 
-Node::Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices, Saver* saver,
-           WorkQueue* files, PeerClient* peers, Uplink* uplink)
+Node::Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices,
+           Saver* saver, WorkQueue* files, PeerClient* peers, Uplink* uplink)
     : loop_(loop),
       options_(options),
       devices_(std::move(devices)),
@@ -43,7 +43,8 @@ Node::~Node() {
 
 absl::Status Node::Start() {
   HF_RETURN_IF_ERROR(LoadStateUuid());
-  HF_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem()->List(options_.KeepersDir()));
+  HF_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      PosixFileSystem()->List(options_.KeepersDir()));
   for (const std::string& name : names) {
     const absl::StatusOr<JobId> id = ParseJobId(name);
     if (!id.ok()) {
@@ -69,13 +70,14 @@ absl::Status Node::LoadStateUuid() {
 absl::Status Node::Registered(const v1::RegisterNodeResponse& response) {
   if (response.state_uuid() != state_uuid_) {
     if (!state_uuid_.empty() && !jobs_.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "this node runs jobs of state ", state_uuid_, ", but the scheduler at ", options_.scheduler, " has state ",
-          response.state_uuid(), "; point the agent at its scheduler, or end those jobs and remove ",
-          options_.state_dir, "/state_uuid"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("this node runs jobs of state ", state_uuid_, ", but the scheduler at ",
+                       options_.scheduler, " has state ", response.state_uuid(),
+                       "; point the agent at its scheduler, or end those jobs and remove ",
+                       options_.state_dir, "/state_uuid"));
     }
-    HF_RETURN_IF_ERROR(
-        PosixFileSystem()->WriteFileDurably(JoinPath(options_.state_dir, "state_uuid"), response.state_uuid()));
+    HF_RETURN_IF_ERROR(PosixFileSystem()->WriteFileDurably(
+        JoinPath(options_.state_dir, "state_uuid"), response.state_uuid()));
     state_uuid_ = response.state_uuid();
   }
   if (response.scheduler_epoch() != scheduler_epoch_) {
@@ -106,7 +108,9 @@ NodeJob* Node::JobFor(uint64_t job) {
     if (with_level) level = Report();
     uplink_->SendEvent(std::move(event), at_ns, std::move(level));
   };
-  context.emit_prepared = [this](const v1::PreparedSave& save) { uplink_->SendPrepared(save, loop_->Now()); };
+  context.emit_prepared = [this](const v1::PreparedSave& save) {
+    uplink_->SendPrepared(save, loop_->Now());
+  };
   context.forgotten = [this](uint64_t id) { loop_->At(0, [this, id] { Forgotten(id); }); };
   entry = std::make_unique<NodeJob>(JobId{job}, context);
   return entry.get();
@@ -115,7 +119,8 @@ NodeJob* Node::JobFor(uint64_t job) {
 void Node::Forgotten(uint64_t job) { jobs_.erase(job); }
 
 void Node::Desired(const v1::DesiredState& state) {
-  if (state.scheduler_epoch() != 0 && state.scheduler_epoch() < scheduler_epoch_) return;  // of one that was replaced
+  if (state.scheduler_epoch() != 0 && state.scheduler_epoch() < scheduler_epoch_)
+    return;  // of one that was replaced
   if (state.scheduler_epoch() == scheduler_epoch_ && state.version() < desired_version_) return;
   desired_version_ = state.version();
   for (const v1::DesiredJob& desired : state.jobs()) {
@@ -232,12 +237,14 @@ void Node::LookForUnknown() {
     const absl::StatusOr<JobId> id = ParseJobId(process.job);
     if (id.ok() && FindJob(id->value) != nullptr) continue;
     if (unknown.size() < kUnknownMax) {
-      unknown.push_back(absl::StrCat("process ", process.pid, " (", process.comm, ") of ", process.job));
+      unknown.push_back(
+          absl::StrCat("process ", process.pid, " (", process.comm, ") of ", process.job));
     }
   }
   if (unknown == unknown_) return;
   unknown_ = std::move(unknown);
-  for (const std::string& text : unknown_) spdlog::error("{}: of no job this node knows; left running", text);
+  for (const std::string& text : unknown_)
+    spdlog::error("{}: of no job this node knows; left running", text);
 }
 
 }  // namespace holdfast::agent

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All jobs of this node, its devices and its fence: what the scheduler wants comes in, beats and edges go out. The
-// loop's thread only; `Uplink` is how it speaks to the scheduler.
+// All jobs of this node, its devices and its fence: what the scheduler wants comes in, beats and
+// edges go out. The loop's thread only; `Uplink` is how it speaks to the scheduler.
 #ifndef HOLDFAST_AGENT_NODE_H_
 #define HOLDFAST_AGENT_NODE_H_
 
@@ -29,7 +29,8 @@ namespace holdfast::agent {
 class Uplink {
  public:
   virtual ~Uplink() = default;
-  virtual void SendEvent(v1::RankEvent event, int64_t at_ns, std::optional<v1::NodeReport> level) = 0;
+  virtual void SendEvent(v1::RankEvent event, int64_t at_ns,
+                         std::optional<v1::NodeReport> level) = 0;
   virtual void SendPrepared(v1::PreparedSave save, int64_t at_ns) = 0;
   // The newest level; takes the place of one that was not sent yet.
   virtual void SendBeat(v1::BeatRequest beat) = 0;
@@ -37,8 +38,8 @@ class Uplink {
 
 class Node {
  public:
-  Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices, Saver* saver,
-       WorkQueue* files, PeerClient* peers, Uplink* uplink);
+  Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices,
+       Saver* saver, WorkQueue* files, PeerClient* peers, Uplink* uplink);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

@@ -2,6 +2,7 @@
 #include "agent/node_job.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,8 +10,6 @@
 #include <csignal>
 #include <filesystem>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "agent/kept_logs.h"
@@ -42,12 +41,14 @@ absl::Status WriteQuickly(const std::string& path, const std::string& text) {
       done += static_cast<size_t>(n);
     }
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("rename to ", path));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return ErrnoStatus(errno, absl::StrCat("rename to ", path));
   return absl::OkStatus();
 }
 
 absl::Status MakeDir(const std::string& path, mode_t mode) {
-  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("mkdir ", path));
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST)
+    return ErrnoStatus(errno, absl::StrCat("mkdir ", path));
   return absl::OkStatus();
 }
 
@@ -57,7 +58,8 @@ NodeJob::NodeJob(JobId id, const JobContext& context)
     : id_(id),
       context_(context),
       dir_(context.options->KeeperDir(id)),
-      keeper_(context.loop, {context.options->keeper_binary, dir_, id.value, kRanksPerNodeMax}, this),
+      keeper_(context.loop, {context.options->keeper_binary, dir_, id.value, kRanksPerNodeMax},
+              this),
       saves_(id, context.loop, context.saver, context.emit_prepared),
       alive_(std::make_shared<bool>(true)) {}
 
@@ -68,7 +70,8 @@ NodeJob::~NodeJob() {
 }
 
 bool NodeJob::AnyAlive() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) { return entry.second.fsm.Alive(); });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& entry) { return entry.second.fsm.Alive(); });
 }
 
 void NodeJob::SetDesired(const v1::DesiredJob& desired) {
@@ -105,7 +108,8 @@ void NodeJob::Reconcile() {
   saves_.ApplyOrders(*desired_);
   WriteControl();
   const std::shared_ptr<bool> alive = alive_;
-  for (const Action& action : holdfast::agent::Reconcile(*wanted, Observe(), context_.loop->Now())) {
+  for (const Action& action :
+       holdfast::agent::Reconcile(*wanted, Observe(), context_.loop->Now())) {
     CarryOut(action);
     if (!*alive) return;
   }
@@ -113,12 +117,21 @@ void NodeJob::Reconcile() {
 
 void NodeJob::CarryOut(const Action& action) {
   switch (action.kind) {
-    case Action::kRaiseFence: RaiseFence(action.attempt); break;
-    case Action::kStartKeeper: StartKeeper(); break;
-    case Action::kStartRanks: StartRanks(action.attempt); break;
-    case Action::kStopRanks: StopRanks(action); break;
+    case Action::kRaiseFence:
+      RaiseFence(action.attempt);
+      break;
+    case Action::kStartKeeper:
+      StartKeeper();
+      break;
+    case Action::kStartRanks:
+      StartRanks(action.attempt);
+      break;
+    case Action::kStopRanks:
+      StopRanks(action);
+      break;
     case Action::kKillLeftBehind:
-      ReconcileAt(context_.loop->Now() + (dirty_reason_.empty() ? kLeftBehindAgainNs : kLeftBehindSlowNs));
+      ReconcileAt(context_.loop->Now() +
+                  (dirty_reason_.empty() ? kLeftBehindAgainNs : kLeftBehindSlowNs));
       break;
     case Action::kReportStopped: {
       stop_reported_ = action.attempt;
@@ -130,7 +143,9 @@ void NodeJob::CarryOut(const Action& action) {
       context_.emit(std::move(event), context_.loop->Now(), true);
       break;
     }
-    case Action::kForget: Forget(); break;
+    case Action::kForget:
+      Forget();
+      break;
   }
 }
 
@@ -154,7 +169,8 @@ void NodeJob::WriteControl() {
   for (auto& [unused, rank] : ranks_) {
     if (rank.recorder == nullptr || rank.attempt != desired_->attempt()) continue;
     rank::ControlLine* control = rank.recorder->control();
-    control->newest_complete_step.store(desired_->newest_complete_step(), std::memory_order_release);
+    control->newest_complete_step.store(desired_->newest_complete_step(),
+                                        std::memory_order_release);
     control->save_request.store(desired_->save_requests(), std::memory_order_release);
   }
 }
@@ -207,7 +223,8 @@ absl::Status NodeJob::PrepareStart(uint64_t attempt, UniqueFd* spec_file) {
   const std::string text = rank::EncodeStartSpec(spec_);
   if (text.empty()) return absl::InvalidArgumentError("command or environment hold a zero byte");
   started_ = *desired_;
-  HF_RETURN_IF_ERROR(WriteQuickly(JoinPath(dir_, absl::StrCat("desired.", attempt)), started_.SerializeAsString()));
+  HF_RETURN_IF_ERROR(WriteQuickly(JoinPath(dir_, absl::StrCat("desired.", attempt)),
+                                  started_.SerializeAsString()));
   const std::string path = JoinPath(dir_, absl::StrCat("spec.", attempt));
   HF_RETURN_IF_ERROR(WriteQuickly(path, text));
   *spec_file = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -251,7 +268,8 @@ void NodeJob::StartRanks(uint64_t attempt) {
   start.attempt = attempt;
   start.args[0] = attempt;
   keeper_.Send(start, {}, spec_file.get());
-  spdlog::info("{}: attempt {}: {} ranks ordered from the keeper", ToString(id_), attempt, spec_.ranks.size());
+  spdlog::info("{}: attempt {}: {} ranks ordered from the keeper", ToString(id_), attempt,
+               spec_.ranks.size());
 }
 
 void NodeJob::StopRanks(const Action& action) {
@@ -265,9 +283,11 @@ void NodeJob::StopRanks(const Action& action) {
 void NodeJob::StepLadder() {
   const StopStep step = NextStopStep(context_.loop->Now(), &stop_);
   if (step.set_should_stop) {
-    const uint32_t reason = desired_->stop_reason() != 0 ? desired_->stop_reason() : rank::kStopDrain;
+    const uint32_t reason =
+        desired_->stop_reason() != 0 ? desired_->stop_reason() : rank::kStopDrain;
     for (auto& [unused, rank] : ranks_) {
-      if (rank.recorder != nullptr) rank.recorder->control()->should_stop.store(reason, std::memory_order_release);
+      if (rank.recorder != nullptr)
+        rank.recorder->control()->should_stop.store(reason, std::memory_order_release);
     }
   }
   if (step.signal != 0) {
@@ -289,7 +309,8 @@ void NodeJob::LookForLeftBehind() {
   if (std::optional<std::vector<pid_t>> known = ReadChildren(keeper_.pid()); known.has_value()) {
     children = *std::move(known);
   } else {
-    for (const FoundProcess& found : FindRankProcesses(JoinPath(dir_, "sock"), "")) children.push_back(found.pid);
+    for (const FoundProcess& found : FindRankProcesses(JoinPath(dir_, "sock"), ""))
+      children.push_back(found.pid);
   }
   left_behind_ = !children.empty();
   if (!left_behind_) {
@@ -299,8 +320,9 @@ void NodeJob::LookForLeftBehind() {
   }
   if (left_since_ns_ == 0) left_since_ns_ = context_.loop->Now();
   if (context_.loop->Now() - left_since_ns_ < kLeftBehindDirtyNs || !dirty_reason_.empty()) return;
-  dirty_reason_ = absl::StrCat("process ", children[0], " (", ReadComm(children[0]), ", state ",
-                               std::string(1, ReadProcessState(children[0])), ") does not end by SIGKILL");
+  dirty_reason_ =
+      absl::StrCat("process ", children[0], " (", ReadComm(children[0]), ", state ",
+                   std::string(1, ReadProcessState(children[0])), ") does not end by SIGKILL");
   spdlog::error("{}: {}", ToString(id_), dirty_reason_);
 }
 
@@ -360,7 +382,8 @@ void NodeJob::FlushSteps(bool last) {
                   step_log_->lost_steps() - lost);
   }
   const std::string error = status.ok() ? "" : status.ToString();
-  if (error != step_error_ && !error.empty()) spdlog::error("{}: step log: {}", ToString(id_), error);
+  if (error != step_error_ && !error.empty())
+    spdlog::error("{}: step log: {}", ToString(id_), error);
   step_error_ = error;
 }
 
@@ -388,14 +411,16 @@ v1::RankReport NodeJob::EmptyReport(uint64_t attempt) const {
   return report;
 }
 
-void NodeJob::Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns, const std::string& detail) {
+void NodeJob::Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns,
+                   const std::string& detail) {
   v1::RankEvent event;
   event.set_kind(kind);
-  *event.mutable_rank() =
-      rank == nullptr ? EmptyReport(started_attempt_) : rank->Report(id_.value, context_.loop->Now());
+  *event.mutable_rank() = rank == nullptr ? EmptyReport(started_attempt_)
+                                          : rank->Report(id_.value, context_.loop->Now());
   event.set_detail(detail);
   if (kind == v1::RankEvent::KIND_EXITED && rank != nullptr && rank->fsm.exit_code() != 0) {
-    event.set_stderr_tail(ToUtf8(LogTail(LogBase(log_dir(), rank->rank, rank->attempt), kStderrTailBytes)));
+    event.set_stderr_tail(
+        ToUtf8(LogTail(LogBase(log_dir(), rank->rank, rank->attempt), kStderrTailBytes)));
   }
   context_.emit(std::move(event), at_ns, false);
 }
@@ -403,37 +428,50 @@ void NodeJob::Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_n
 void NodeJob::EmitEdges(LocalRank* rank, const std::vector<RankEdge>& edges) {
   for (const RankEdge& edge : edges) {
     switch (edge.kind) {
-      case RankEdge::kStarted: Emit(v1::RankEvent::KIND_STARTED, rank, edge.at_ns); break;
+      case RankEdge::kStarted:
+        Emit(v1::RankEvent::KIND_STARTED, rank, edge.at_ns);
+        break;
       case RankEdge::kStopped:
         Emit(v1::RankEvent::KIND_STOPPED, rank, edge.at_ns,
-             rank->fsm.cause() == StopCause::kFrozen ? "frozen by its cgroup" : "stopped by a signal");
+             rank->fsm.cause() == StopCause::kFrozen ? "frozen by its cgroup"
+                                                     : "stopped by a signal");
         break;
-      case RankEdge::kContinued: Emit(v1::RankEvent::KIND_CONTINUED, rank, edge.at_ns); break;
+      case RankEdge::kContinued:
+        Emit(v1::RankEvent::KIND_CONTINUED, rank, edge.at_ns);
+        break;
       case RankEdge::kExited:
         rank->ClassifyExit();
         Emit(v1::RankEvent::KIND_EXITED, rank, edge.at_ns,
-             absl::StrCat(DescribeExit(rank->fsm.exit_code()), rank->oom_killed ? ", out of memory" : ""));
+             absl::StrCat(DescribeExit(rank->fsm.exit_code()),
+                          rank->oom_killed ? ", out of memory" : ""));
         if (rank->fsm.exit_code() != 0) KeepEvidence(*rank);
         break;
-      case RankEdge::kStartFailed: Emit(v1::RankEvent::KIND_START_FAILED, rank, edge.at_ns, rank->start_error); break;
+      case RankEdge::kStartFailed:
+        Emit(v1::RankEvent::KIND_START_FAILED, rank, edge.at_ns, rank->start_error);
+        break;
     }
   }
 }
 
 void NodeJob::KeepEvidence(const LocalRank& rank) {
   // What we stopped ourselves is no evidence; what failed after the first failure is its victim.
-  if (stop_.kind != StopKind::kNone || fence_attempt_ > rank.attempt || evidence_attempt_ == rank.attempt) return;
+  if (stop_.kind != StopKind::kNone || fence_attempt_ > rank.attempt ||
+      evidence_attempt_ == rank.attempt)
+    return;
   evidence_attempt_ = rank.attempt;
-  const std::string directory = JoinPath(context_.options->JobDir(id_), absl::StrCat("failure.", rank.attempt));
-  const std::string note =
-      absl::StrCat("job ", ToString(id_), " attempt ", rank.attempt, " rank ", rank.rank, " on node ",
-                   context_.options->node, ": ", DescribeExit(rank.fsm.exit_code()), "\n");
+  const std::string directory =
+      JoinPath(context_.options->JobDir(id_), absl::StrCat("failure.", rank.attempt));
+  const std::string note = absl::StrCat("job ", ToString(id_), " attempt ", rank.attempt, " rank ",
+                                        rank.rank, " on node ", context_.options->node, ": ",
+                                        DescribeExit(rank.fsm.exit_code()), "\n");
   const std::string base = LogBase(log_dir(), rank.rank, rank.attempt);
   const bool taken = context_.files->Push([base, directory, rank = rank.rank, note] {
     const absl::Status kept = KeepFailure(base, directory, rank, note);
     if (!kept.ok()) spdlog::error("first failure not kept in {}: {}", directory, kept.ToString());
   });
-  if (!taken) spdlog::error("{}: first failure not kept in {}: too much waits already", ToString(id_), directory);
+  if (!taken)
+    spdlog::error("{}: first failure not kept in {}: too much waits already", ToString(id_),
+                  directory);
 }
 
 bool NodeJob::WantsFence() const {
@@ -469,7 +507,8 @@ void NodeJob::AddReport(int64_t now_ns, v1::NodeReport* out) const {
 
 void NodeJob::AddPrepared(size_t* bytes_left, v1::NodeReport* out) const {
   const uint64_t attempt = desired_.has_value() ? desired_->attempt() : 0;
-  saves_.AddPrepared(attempt, desired_.has_value() ? desired_->prepared_ack_step() : 0, bytes_left, out);
+  saves_.AddPrepared(attempt, desired_.has_value() ? desired_->prepared_ack_step() : 0, bytes_left,
+                     out);
 }
 
 bool NodeJob::LogIsFinal(uint32_t rank, uint64_t attempt, std::string* why) const {
@@ -480,7 +519,8 @@ bool NodeJob::LogIsFinal(uint32_t rank, uint64_t attempt, std::string* why) cons
     return true;
   }
   if (starting_.count(rank) != 0 || it->second.fsm.Alive()) return false;
-  *why = it->second.fsm.phase() == RankPhase::kExited ? DescribeExit(it->second.fsm.exit_code()) : "not running";
+  *why = it->second.fsm.phase() == RankPhase::kExited ? DescribeExit(it->second.fsm.exit_code())
+                                                      : "not running";
   return true;
 }
 

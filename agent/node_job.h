@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job on this node: its keeper, its ranks, its saves, its rendezvous store, and what the scheduler wants of it.
-// Reconcile() is called after everything that changes and carries out what the pure core says.
+// One job on this node: its keeper, its ranks, its saves, its rendezvous store, and what the
+// scheduler wants of it. Reconcile() is called after everything that changes and carries out what
+// the pure core says.
 //
 //   node_job.cc           orders: reconcile, start, stop, forget
 //   node_job_keeper.cc    what the keeper says; adoption; the keeper's end
@@ -81,8 +82,9 @@ class NodeJob final : private KeeperHandle::Owner {
   void AddReport(int64_t now_ns, v1::NodeReport* out) const;
   void AddPrepared(size_t* bytes_left, v1::NodeReport* out) const;
 
-  // A rank of another node asks the store that this node serves. `reply` gets a packet, or "" when the caller is
-  // gone, or UNAVAILABLE: not yet, ask again. Returns a number for AbandonStoreWait, 0 when answered.
+  // A rank of another node asks the store that this node serves. `reply` gets a packet, or "" when
+  // the caller is gone, or UNAVAILABLE: not yet, ask again. Returns a number for AbandonStoreWait,
+  // 0 when answered.
   using StoreReply = std::function<void(absl::StatusOr<std::string>)>;
   uint64_t StoreRequest(uint64_t client, const std::string& packet, StoreReply reply);
   void AbandonStoreWait(uint64_t attempt, uint64_t wait);
@@ -112,7 +114,8 @@ class NodeJob final : private KeeperHandle::Owner {
   void WriteControl();
   void OpenStepLog();
   void FlushSteps(bool last);
-  void Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns, const std::string& detail = "");
+  void Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns,
+            const std::string& detail = "");
   void EmitEdges(LocalRank* rank, const std::vector<RankEdge>& edges);
   void KeepEvidence(const LocalRank& rank);
   v1::RankReport EmptyReport(uint64_t attempt) const;
@@ -120,7 +123,8 @@ class NodeJob final : private KeeperHandle::Owner {
 
   // node_job_keeper.cc
   void KeeperConnected() override;
-  void KeeperPacket(const rank::Message& message, std::string_view payload, std::vector<UniqueFd> fds) override;
+  void KeeperPacket(const rank::Message& message, std::string_view payload,
+                    std::vector<UniqueFd> fds) override;
   void KeeperGone(bool connected, const std::string& why) override;
   void OnState(const rank::Message& message, std::vector<UniqueFd> fds);
   void OnStateEnd();
@@ -179,10 +183,12 @@ class NodeJob final : private KeeperHandle::Owner {
   std::string step_error_;
   std::unique_ptr<JobStore> store_;
   std::string rendezvous_;  // address of the agent that serves the store; empty: this one
-  std::map<uint32_t, std::shared_ptr<Forward>> forwards_;  // by connection; also held by calls under way
+  std::map<uint32_t, std::shared_ptr<Forward>>
+      forwards_;  // by connection; also held by calls under way
   uint64_t wake_timer_ = 0;
   int64_t wake_at_ns_ = 0;
-  std::shared_ptr<bool> alive_;  // also held by callbacks that may come after the end of this object
+  std::shared_ptr<bool>
+      alive_;  // also held by callbacks that may come after the end of this object
 };
 
 }  // namespace holdfast::agent

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the keeper says, and what to do when it is there already or is gone.
 //
-// Adoption: a live keeper tells everything, so what it says wins over what the directory says. Of a dead one only the
-// directory is left: the newest spec names the ranks, `exits` tells how some of them ended, the others died with it.
+// Adoption: a live keeper tells everything, so what it says wins over what the directory says. Of a
+// dead one only the directory is left: the newest spec names the ranks, `exits` tells how some of
+// them ended, the others died with it.
+#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -10,8 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +22,7 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr int kKeeperFailuresMax = 3;                 // in a row, then the ranks count as failed to start
+constexpr int kKeeperFailuresMax = 3;  // in a row, then the ranks count as failed to start
 constexpr int64_t kKeeperBackOffNs = 100 * kNsPerMs;  // doubled each time
 constexpr int64_t kKeeperBackOffMaxNs = 5 * kNsPerSec;
 constexpr int64_t kBuryAgainNs = 2 * kNsPerMs;
@@ -32,12 +32,18 @@ constexpr uint64_t kKilledStatus = (uint64_t{CLD_KILLED} << 32) | SIGKILL;
 
 const char* StageName(uint64_t stage) {
   switch (stage) {
-    case rank::kStageCwd: return "working directory";
-    case rank::kStageUser: return "user";
-    case rank::kStageExec: return "command";
-    case rank::kStageFork: return "fork";
-    case rank::kStageLog: return "log file";
-    default: return "start";
+    case rank::kStageCwd:
+      return "working directory";
+    case rank::kStageUser:
+      return "user";
+    case rank::kStageExec:
+      return "command";
+    case rank::kStageFork:
+      return "fork";
+    case rank::kStageLog:
+      return "log file";
+    default:
+      return "start";
   }
 }
 
@@ -62,7 +68,8 @@ uint64_t NodeJob::NewestSpec() const {
   if (!names.ok()) return 0;
   for (const std::string& name : *names) {
     uint64_t attempt = 0;
-    if (name.rfind("spec.", 0) == 0 && absl::SimpleAtoi(name.substr(5), &attempt)) newest = std::max(newest, attempt);
+    if (name.rfind("spec.", 0) == 0 && absl::SimpleAtoi(name.substr(5), &attempt))
+      newest = std::max(newest, attempt);
   }
   return newest;
 }
@@ -81,16 +88,18 @@ void NodeJob::LoadSpec(uint64_t attempt) {
     rank.rank = placed.rank;
     if (rank.attempt != attempt) rank.Begin(attempt);
   }
-  const std::string order = ReadSmallFile(JoinPath(dir_, absl::StrCat("desired.", attempt))).value_or("");
+  const std::string order =
+      ReadSmallFile(JoinPath(dir_, absl::StrCat("desired.", attempt))).value_or("");
   if (order.empty() || !started_.ParseFromString(order)) {
-    spdlog::error("{}: desired.{} is not readable; the rendezvous store waits for the scheduler", ToString(id_),
-                  attempt);
+    spdlog::error("{}: desired.{} is not readable; the rendezvous store waits for the scheduler",
+                  ToString(id_), attempt);
     started_.Clear();
   }
-  const bool serves =
-      started_.placement().nodes_size() > 0 && started_.placement().nodes(0).node() == context_.options->node;
+  const bool serves = started_.placement().nodes_size() > 0 &&
+                      started_.placement().nodes(0).node() == context_.options->node;
   rendezvous_ = serves ? "" : started_.rendezvous_address();
-  if (const std::string store = EnvValue(spec_.env, "HOLDFAST_STORE_DIR"); !store.empty()) saves_.SetStore(store);
+  if (const std::string store = EnvValue(spec_.env, "HOLDFAST_STORE_DIR"); !store.empty())
+    saves_.SetStore(store);
 }
 
 void NodeJob::LoadExits() {
@@ -98,7 +107,8 @@ void NodeJob::LoadExits() {
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     unsigned long long attempt = 0, pid = 0, status = 0, at_ns = 0;
     unsigned rank = 0;
-    if (std::sscanf(std::string(line).c_str(), "%llu %u %llu %llu %llu", &attempt, &rank, &pid, &status, &at_ns) != 5)
+    if (std::sscanf(std::string(line).c_str(), "%llu %u %llu %llu %llu", &attempt, &rank, &pid,
+                    &status, &at_ns) != 5)
       continue;
     LocalRank* known = FindRank(rank, attempt);
     if (known == nullptr) continue;
@@ -109,7 +119,9 @@ void NodeJob::LoadExits() {
 
 LocalRank* NodeJob::FindRank(uint64_t rank, uint64_t attempt) {
   const auto it = ranks_.find(static_cast<uint32_t>(rank));
-  return it != ranks_.end() && it->second.rank == rank && it->second.attempt == attempt ? &it->second : nullptr;
+  return it != ranks_.end() && it->second.rank == rank && it->second.attempt == attempt
+             ? &it->second
+             : nullptr;
 }
 
 void NodeJob::KeeperConnected() {
@@ -119,36 +131,57 @@ void NodeJob::KeeperConnected() {
   keeper_.Send(attach);
 }
 
-void NodeJob::KeeperPacket(const rank::Message& message, std::string_view payload, std::vector<UniqueFd> fds) {
+void NodeJob::KeeperPacket(const rank::Message& message, std::string_view payload,
+                           std::vector<UniqueFd> fds) {
   switch (message.type) {
-    case rank::kState: OnState(message, std::move(fds)); break;
-    case rank::kStateEnd: OnStateEnd(); break;
-    case rank::kStarted: OnStarted(message, std::move(fds)); break;
-    case rank::kStartFailed: OnStartFailed(message, payload); break;
-    case rank::kExited: OnExited(message); break;
+    case rank::kState:
+      OnState(message, std::move(fds));
+      break;
+    case rank::kStateEnd:
+      OnStateEnd();
+      break;
+    case rank::kStarted:
+      OnStarted(message, std::move(fds));
+      break;
+    case rank::kStartFailed:
+      OnStartFailed(message, payload);
+      break;
+    case rank::kExited:
+      OnExited(message);
+      break;
     case rank::kStopped:
-    case rank::kContinued: OnPaused(message); break;
-    case rank::kSealedNote: OnSealed(message); break;
-    case rank::kForward: OnForward(message, payload); break;
-    case rank::kError: OnError(message, payload); break;
+    case rank::kContinued:
+      OnPaused(message);
+      break;
+    case rank::kSealedNote:
+      OnSealed(message);
+      break;
+    case rank::kForward:
+      OnForward(message, payload);
+      break;
+    case rank::kError:
+      OnError(message, payload);
+      break;
     case rank::kFenced:
-      spdlog::error("{}: attempt {}: the fence deadline passed; the keeper stopped all ranks", ToString(id_),
-                    started_attempt_);
-      Emit(v1::RankEvent::KIND_FENCED, nullptr, static_cast<int64_t>(message.args[0]), "the fence deadline passed");
+      spdlog::error("{}: attempt {}: the fence deadline passed; the keeper stopped all ranks",
+                    ToString(id_), started_attempt_);
+      Emit(v1::RankEvent::KIND_FENCED, nullptr, static_cast<int64_t>(message.args[0]),
+           "the fence deadline passed");
       break;
     case rank::kHelloNote:
       if (LocalRank* rank = FindRank(message.args[0], message.attempt)) rank->hello = true;
       break;
     case rank::kArenaNote:
-      if (LocalRank* rank = FindRank(message.args[0], message.attempt); rank != nullptr && !fds.empty()) {
+      if (LocalRank* rank = FindRank(message.args[0], message.attempt);
+          rank != nullptr && !fds.empty()) {
         std::vector<UniqueFd> both(2);
         both[1] = std::move(fds[0]);
         TakeMemory(rank, std::move(both));
       }
       break;
     default:
-      spdlog::warn("{}: the keeper sends a message of type {}, which this agent does not know", ToString(id_),
-                   message.type);
+      spdlog::warn("{}: the keeper sends a message of type {}, which this agent does not know",
+                   ToString(id_), message.type);
   }
 }
 
@@ -159,7 +192,8 @@ void NodeJob::TakeMemory(LocalRank* rank, std::vector<UniqueFd> fds) {
       rank->recorder = *std::move(recorder);
       rank->recorder->control()->agent_present.store(1, std::memory_order_release);
     } else {
-      spdlog::error("{}: rank {}: recorder: {}", ToString(id_), rank->rank, recorder.status().ToString());
+      spdlog::error("{}: rank {}: recorder: {}", ToString(id_), rank->rank,
+                    recorder.status().ToString());
     }
   }
   if (fds.size() > 1 && fds[1].valid()) {
@@ -191,7 +225,8 @@ void NodeJob::OnState(const rank::Message& message, std::vector<UniqueFd> fds) {
       // It started before this agent knew of it: not an edge, the level says it.
       rank.fsm.Started(now);
       rank.LookFrozen();
-      EmitEdges(&rank, message.args[2] == rank::kRankStopped ? rank.fsm.Stopped(now) : rank.fsm.Continued(now));
+      EmitEdges(&rank, message.args[2] == rank::kRankStopped ? rank.fsm.Stopped(now)
+                                                             : rank.fsm.Continued(now));
       break;
     case rank::kRankExited:
       EmitEdges(&rank, rank.fsm.Exited(message.args[3], static_cast<int64_t>(message.args[4])));
@@ -211,7 +246,8 @@ void NodeJob::OnStateEnd() {
   starting_.clear();
   started_attempt_ = told_attempt_;
   LoadSpec(started_attempt_);
-  std::erase_if(ranks_, [this](const auto& entry) { return entry.second.attempt != started_attempt_; });
+  std::erase_if(ranks_,
+                [this](const auto& entry) { return entry.second.attempt != started_attempt_; });
   std::map<uint32_t, std::shared_ptr<Arena>> arenas;
   for (auto& [number, rank] : ranks_) {
     arenas[number] = rank.arena;
@@ -228,8 +264,8 @@ void NodeJob::OnStateEnd() {
   if (step_log_ == nullptr && started_attempt_ != 0) OpenStepLog();
   if (store_ == nullptr && started_attempt_ == fence_attempt_ && started_attempt_ != 0)
     OpenStore(started_attempt_, true);
-  spdlog::info("{}: attached to keeper {}: attempt {}, {} ranks", ToString(id_), keeper_.pid(), started_attempt_,
-               ranks_.size());
+  spdlog::info("{}: attached to keeper {}: attempt {}, {} ranks", ToString(id_), keeper_.pid(),
+               started_attempt_, ranks_.size());
   FlushSteps(!AnyAlive());
   Reconcile();
 }
@@ -251,9 +287,9 @@ void NodeJob::OnStartFailed(const rank::Message& message, std::string_view paylo
   LocalRank* rank = FindRank(message.args[0], message.attempt);
   if (rank == nullptr) return;
   starting_.erase(rank->rank);
-  rank->start_error =
-      absl::StrCat(StageName(message.args[2]), " '", absl::string_view(payload.data(), payload.size()),
-                   "': ", std::strerror(static_cast<int>(message.args[1])));
+  rank->start_error = absl::StrCat(StageName(message.args[2]), " '",
+                                   absl::string_view(payload.data(), payload.size()),
+                                   "': ", std::strerror(static_cast<int>(message.args[1])));
   spdlog::error("{}: rank {}: {}", ToString(id_), rank->rank, rank->start_error);
   EmitEdges(rank, rank->fsm.StartFailed(context_.loop->Now()));
   if (starting_.empty()) Reconcile();
@@ -272,7 +308,8 @@ void NodeJob::OnPaused(const rank::Message& message) {
   LocalRank* rank = FindRank(message.args[0], message.args[4]);
   if (rank == nullptr) return;
   const auto at_ns = static_cast<int64_t>(message.args[3]);
-  EmitEdges(rank, message.type == rank::kStopped ? rank->fsm.Stopped(at_ns) : rank->fsm.Continued(at_ns));
+  EmitEdges(rank,
+            message.type == rank::kStopped ? rank->fsm.Stopped(at_ns) : rank->fsm.Continued(at_ns));
 }
 
 void NodeJob::OnSealed(const rank::Message& message) {
@@ -280,12 +317,13 @@ void NodeJob::OnSealed(const rank::Message& message) {
   if (rank == nullptr) return;
   Emit(v1::RankEvent::KIND_SEALED, rank, context_.loop->Now());
   if ((message.args[3] & rank::kSealedPersist) == 0) return;
-  saves_.Sealed(rank->rank, static_cast<uint32_t>(message.args[2]), message.args[4], message.args[1], rank->arena);
+  saves_.Sealed(rank->rank, static_cast<uint32_t>(message.args[2]), message.args[4],
+                message.args[1], rank->arena);
 }
 
 void NodeJob::OnError(const rank::Message& message, std::string_view payload) {
-  const std::string text =
-      absl::StrCat(absl::string_view(payload.data(), payload.size()), " (errno ", message.args[0], ")");
+  const std::string text = absl::StrCat(absl::string_view(payload.data(), payload.size()),
+                                        " (errno ", message.args[0], ")");
   spdlog::error("{}: the keeper refuses: {}", ToString(id_), text);
   if (message.request == kQuitRequest) quitting_ = false;
   if (message.request == kStartRequest && desired_.has_value()) {
@@ -318,10 +356,12 @@ void NodeJob::KeeperGone(bool connected, const std::string& why) {
 
 void NodeJob::BuryRanks() {
   // PDEATHSIG takes the ranks, but not what they started: that is found by its environment.
-  const std::vector<FoundProcess> found = FindRankProcesses(JoinPath(dir_, "sock"), *context_.state_uuid);
+  const std::vector<FoundProcess> found =
+      FindRankProcesses(JoinPath(dir_, "sock"), *context_.state_uuid);
   std::string still;
   for (const FoundProcess& process : found) {
-    spdlog::warn("{}: process {} ({}) outlived its keeper: killed", ToString(id_), process.pid, process.comm);
+    spdlog::warn("{}: process {} ({}) outlived its keeper: killed", ToString(id_), process.pid,
+                 process.comm);
     if (KillFound(process)) absl::StrAppend(&still, still.empty() ? "" : ", ", process.pid);
   }
   for (const auto& [unused, rank] : ranks_) {
@@ -331,7 +371,9 @@ void NodeJob::BuryRanks() {
   const int64_t now = context_.loop->Now();
   if (!still.empty()) {
     const bool slow = now - burying_since_ns_ > kBuryDirtyNs;
-    if (slow) dirty_reason_ = absl::StrCat("processes that do not end by SIGKILL after their keeper died: ", still);
+    if (slow)
+      dirty_reason_ =
+          absl::StrCat("processes that do not end by SIGKILL after their keeper died: ", still);
     const std::shared_ptr<bool> alive = alive_;
     context_.loop->At(now + (slow ? kBurySlowNs : kBuryAgainNs), [this, alive] {
       if (*alive) BuryRanks();

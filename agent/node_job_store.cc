@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Store requests of ranks. A rank's request comes by its keeper (kForward); the store is here, or on the job's first
-// node, which is asked by gRPC. There a client is (rank, connection): connections are numbered by the keeper, so a
-// repeat after a restart of either agent is recognised.
+// Store requests of ranks. A rank's request comes by its keeper (kForward); the store is here, or
+// on the job's first node, which is asked by gRPC. There a client is (rank, connection):
+// connections are numbered by the keeper, so a repeat after a restart of either agent is
+// recognised.
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "agent/node_job.h"
@@ -16,8 +17,9 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr int64_t kForwardMsDefault = 60'000;  // for requests that do not say how long they may wait
-constexpr int64_t kForwardMarginMs = 2'000;    // the other side ends a wait itself, this much earlier
+constexpr int64_t kForwardMsDefault =
+    60'000;                                  // for requests that do not say how long they may wait
+constexpr int64_t kForwardMarginMs = 2'000;  // the other side ends a wait itself, this much earlier
 constexpr int64_t kForwardAgainNs = 50 * kNsPerMs;
 
 uint64_t ClientId(uint32_t rank, uint32_t connection) { return uint64_t{rank} << 32 | connection; }
@@ -35,7 +37,8 @@ struct NodeJob::Forward {
 };
 
 void NodeJob::OpenStore(uint64_t attempt, bool only_existing) {
-  if (only_existing && (!rendezvous_.empty() || ::access(JobStore::FileName(dir_, attempt).c_str(), F_OK) != 0))
+  if (only_existing &&
+      (!rendezvous_.empty() || ::access(JobStore::FileName(dir_, attempt).c_str(), F_OK) != 0))
     return;
   if (store_ != nullptr && store_->attempt() != attempt) store_->Close();
   store_.reset();
@@ -64,7 +67,8 @@ void NodeJob::OnForward(const rank::Message& message, std::string_view payload) 
   const uint32_t peer = message.peer;
   const auto number = static_cast<uint32_t>(message.args[0]);
   if (header.attempt < fence_attempt_) {
-    return AnswerRank(peer, MakeErrorPacket(header, ESTALE, absl::StrCat("attempt ", header.attempt, " is over")));
+    return AnswerRank(peer, MakeErrorPacket(header, ESTALE,
+                                            absl::StrCat("attempt ", header.attempt, " is over")));
   }
   const uint64_t client = ClientId(number, peer);
   if (store_ != nullptr && store_->attempt() == header.attempt) {
@@ -75,16 +79,17 @@ void NodeJob::OnForward(const rank::Message& message, std::string_view payload) 
     return;
   }
   if (rendezvous_.empty()) {
-    return AnswerRank(
-        peer, MakeErrorPacket(header, EHOSTUNREACH, "this node does not know who serves the rendezvous store"));
+    return AnswerRank(peer,
+                      MakeErrorPacket(header, EHOSTUNREACH,
+                                      "this node does not know who serves the rendezvous store"));
   }
   auto forward = std::make_shared<Forward>();
   forward->peer = peer;
   forward->attempt = header.attempt;
   forward->header = header;
-  const int64_t wait_ms = Waits(header.type)
-                              ? static_cast<int64_t>(std::min<uint64_t>(header.args[2], kStoreWaitMsMax))
-                              : kForwardMsDefault;
+  const int64_t wait_ms =
+      Waits(header.type) ? static_cast<int64_t>(std::min<uint64_t>(header.args[2], kStoreWaitMsMax))
+                         : kForwardMsDefault;
   forward->deadline_ns = context_.loop->Now() + wait_ms * kNsPerMs;
   forward->request.set_job(id_.value);
   forward->request.set_attempt(header.attempt);
@@ -96,7 +101,8 @@ void NodeJob::OnForward(const rank::Message& message, std::string_view payload) 
 }
 
 void NodeJob::SendForward(const std::shared_ptr<Forward>& forward) {
-  const int64_t left_ms = std::max<int64_t>(0, forward->deadline_ns - context_.loop->Now()) / kNsPerMs;
+  const int64_t left_ms =
+      std::max<int64_t>(0, forward->deadline_ns - context_.loop->Now()) / kNsPerMs;
   if (Waits(forward->header.type)) {
     rank::Message header = forward->header;
     header.args[2] = static_cast<uint64_t>(left_ms);
@@ -116,8 +122,10 @@ void NodeJob::SendForward(const std::shared_ptr<Forward>& forward) {
         if (forward->attempt < fence_attempt_ || context_.loop->Now() >= forward->deadline_ns) {
           const bool over = forward->attempt < fence_attempt_;
           forwards_.erase(current);
-          const std::string why = answer.ok() ? "no answer" : std::string(answer.status().message());
-          return AnswerRank(forward->peer, MakeErrorPacket(forward->header, over ? ESTALE : ETIMEDOUT, why));
+          const std::string why =
+              answer.ok() ? "no answer" : std::string(answer.status().message());
+          return AnswerRank(forward->peer,
+                            MakeErrorPacket(forward->header, over ? ESTALE : ETIMEDOUT, why));
         }
         context_.loop->At(context_.loop->Now() + kForwardAgainNs, [this, alive, forward] {
           if (!*alive) return;
@@ -139,8 +147,9 @@ uint64_t NodeJob::StoreRequest(uint64_t client, const std::string& packet, Store
     return 0;
   }
   if (store_ == nullptr || store_->attempt() != header.attempt) {
-    reply(absl::UnavailableError(absl::StrCat(ToString(id_), ": the store of attempt ", header.attempt,
-                                              " is not open on node ", context_.options->node)));
+    reply(absl::UnavailableError(absl::StrCat(ToString(id_), ": the store of attempt ",
+                                              header.attempt, " is not open on node ",
+                                              context_.options->node)));
     return 0;
   }
   return store_->Handle(client, packet, [reply](std::string answer) { reply(std::move(answer)); });

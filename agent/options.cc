@@ -7,12 +7,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-
-#include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "agent/keeper_process.h"
@@ -39,7 +38,8 @@ absl::Status ValidateListen(bool insecure, NodeOptions* options) {
   }
   const size_t colon = options->listen.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == options->listen.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("--listen: '", options->listen, "' is not HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: '", options->listen, "' is not HOST:PORT"));
   }
   if (!insecure && !IsLoopback(options->listen.substr(0, colon))) {
     return absl::InvalidArgumentError(
@@ -57,13 +57,14 @@ absl::Status ProbeDirectory(const std::string& directory) {
   absl::Status status;
   {
     const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("state directory ", directory, " cannot be written"));
+    if (!fd.valid())
+      return ErrnoStatus(errno, absl::StrCat("state directory ", directory, " cannot be written"));
     const std::string bytes(kProbeBytes, '\0');
     const ssize_t n = ::write(fd.get(), bytes.data(), bytes.size());
     if (n != static_cast<ssize_t>(bytes.size()) || ::fsync(fd.get()) != 0) {
-      status = ErrnoStatus(
-          n >= 0 && n < static_cast<ssize_t>(bytes.size()) ? ENOSPC : errno,
-          absl::StrCat("state directory ", directory, " has no room; free some, or choose another by --state"));
+      status = ErrnoStatus(n >= 0 && n < static_cast<ssize_t>(bytes.size()) ? ENOSPC : errno,
+                           absl::StrCat("state directory ", directory,
+                                        " has no room; free some, or choose another by --state"));
     }
   }
   ::unlink(path.c_str());
@@ -74,7 +75,8 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("create ", path));
-  if (mode != 0 && ::chmod(path.c_str(), mode) != 0) return ErrnoStatus(errno, absl::StrCat("chmod ", path));
+  if (mode != 0 && ::chmod(path.c_str(), mode) != 0)
+    return ErrnoStatus(errno, absl::StrCat("chmod ", path));
   return absl::OkStatus();
 }
 
@@ -82,16 +84,23 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode) {
 
 bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
   CLI::App app(
-      "Supervises the ranks of training jobs on one node. Started by systemd, by `holdfast up`, or by a workload "
+      "Supervises the ranks of training jobs on one node. Started by systemd, by `holdfast up`, or "
+      "by a workload "
       "manager; keepers and ranks go on when it ends.");
   app.set_version_flag("--version", std::string("holdfast-agent ") + kAgentVersion);
   bool insecure = false;
-  app.add_option("--node", out->node, "Name of this node: letters, digits, '.', '_', '-'")->required();
+  app.add_option("--node", out->node, "Name of this node: letters, digits, '.', '_', '-'")
+      ->required();
   app.add_option("--state", out->state_dir, "Directory of this node's state")->required();
-  app.add_option("--scheduler", out->scheduler, "Endpoint of the scheduler: unix:/path or HOST:PORT")->required();
-  app.add_option("--jobs-dir", out->jobs_dir, "Directory of the jobs' step logs and failure evidence")->required();
+  app.add_option("--scheduler", out->scheduler,
+                 "Endpoint of the scheduler: unix:/path or HOST:PORT")
+      ->required();
+  app.add_option("--jobs-dir", out->jobs_dir,
+                 "Directory of the jobs' step logs and failure evidence")
+      ->required();
   app.add_option("--devices", out->devices, "simulated:FILE or none")->required();
-  app.add_option("--listen", out->listen, "HOST:PORT to serve other machines on, beside the Unix socket");
+  app.add_option("--listen", out->listen,
+                 "HOST:PORT to serve other machines on, beside the Unix socket");
   app.add_flag("--insecure", insecure, "Allow --listen beyond loopback without encryption");
   try {
     app.parse(argc, argv);
@@ -110,27 +119,31 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
 
 absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   if (!IsValidName(options->node)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--node: '", options->node, "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--node: '", options->node, "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
   }
   if (options->scheduler.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--scheduler: '", options->scheduler, "' is neither unix:/path nor HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat("--scheduler: '", options->scheduler,
+                                                   "' is neither unix:/path nor HOST:PORT"));
   }
   std::error_code error;
-  options->state_dir = std::filesystem::absolute(options->state_dir, error).lexically_normal().string();
-  options->jobs_dir = std::filesystem::absolute(options->jobs_dir, error).lexically_normal().string();
-  while (options->state_dir.size() > 1 && options->state_dir.back() == '/') options->state_dir.pop_back();
+  options->state_dir =
+      std::filesystem::absolute(options->state_dir, error).lexically_normal().string();
+  options->jobs_dir =
+      std::filesystem::absolute(options->jobs_dir, error).lexically_normal().string();
+  while (options->state_dir.size() > 1 && options->state_dir.back() == '/')
+    options->state_dir.pop_back();
   if (options->state_dir.size() + std::strlen(kLongestSocket) > kSocketPathMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state: state directory path too long: '", options->state_dir, "' has ",
-                     options->state_dir.size(), " bytes; at most ", kSocketPathMax - std::strlen(kLongestSocket),
-                     ", because a Unix socket's path has at most ", kSocketPathMax, "; use a shorter path"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--state: state directory path too long: '", options->state_dir, "' has ",
+        options->state_dir.size(), " bytes; at most ", kSocketPathMax - std::strlen(kLongestSocket),
+        ", because a Unix socket's path has at most ", kSocketPathMax, "; use a shorter path"));
   }
   HF_RETURN_IF_ERROR(ValidateListen(insecure, options));
   options->boot_id = ReadSmallFile("/proc/sys/kernel/random/boot_id").value_or("unknown");
   while (!options->boot_id.empty() && options->boot_id.back() == '\n') options->boot_id.pop_back();
-  options->epoch = static_cast<uint64_t>(SystemClock().MonoNs());  // grows with every start on this boot
+  options->epoch =
+      static_cast<uint64_t>(SystemClock().MonoNs());  // grows with every start on this boot
   options->keeper_binary = SiblingProgram("holdfast-keeper");
   options->worker_binary = SiblingProgram("holdfast-worker");
   options->uid = ::geteuid();
@@ -149,9 +162,9 @@ absl::StatusOr<UniqueFd> TakeStateDirectory(const NodeOptions& options) {
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     const std::string holder = ReadSmallFile(path, 64).value_or("");
-    return absl::AlreadyExistsError(
-        absl::StrCat("state directory ", options.state_dir, " is used by another agent (process ",
-                     holder.empty() ? "unknown" : holder, "); stop that one or choose another --state"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "state directory ", options.state_dir, " is used by another agent (process ",
+        holder.empty() ? "unknown" : holder, "); stop that one or choose another --state"));
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {

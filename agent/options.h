@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of holdfast-agent, and what must hold before an agent may run: a usable state directory that no
-// other agent uses.
+// The command line of holdfast-agent, and what must hold before an agent may run: a usable state
+// directory that no other agent uses.
 #ifndef HOLDFAST_AGENT_OPTIONS_H_
 #define HOLDFAST_AGENT_OPTIONS_H_
 
@@ -22,8 +22,8 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code);
 // Ranges and contradictions; makes paths absolute. INVALID_ARGUMENT naming the option.
 absl::Status ValidateOptions(bool insecure, NodeOptions* options);
 
-// Makes the directories, checks that they can be written and are not full, and takes <state>/lock for as long as the
-// descriptor lives. Every error names path and remedy.
+// Makes the directories, checks that they can be written and are not full, and takes <state>/lock
+// for as long as the descriptor lives. Every error names path and remedy.
 absl::StatusOr<UniqueFd> TakeStateDirectory(const NodeOptions& options);
 
 }  // namespace holdfast::agent

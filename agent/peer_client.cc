@@ -32,7 +32,8 @@ void PeerClient::End(grpc::ClientContext* context) {
   ended_.NotifyAll();
 }
 
-void PeerClient::StoreRequest(const std::string& address, const v1::StoreRequestRequest& request, int64_t deadline_ms,
+void PeerClient::StoreRequest(const std::string& address, const v1::StoreRequestRequest& request,
+                              int64_t deadline_ms,
                               std::function<void(absl::StatusOr<std::string>)> done) {
   struct Call {
     grpc::ClientContext context;
@@ -44,23 +45,26 @@ void PeerClient::StoreRequest(const std::string& address, const v1::StoreRequest
   call->request = request;
   proto::PrepareContext(&call->context, deadline_ms);
   if (!Begin(&call->context)) {
-    loop_->Post([done] { done(absl::UnavailableError("too many calls to other agents are waiting")); });
+    loop_->Post(
+        [done] { done(absl::UnavailableError("too many calls to other agents are waiting")); });
     return;
   }
   StubOf(address)->async()->StoreRequest(
-      &call->context, &call->request, &call->response, [this, call, done, address](const grpc::Status& status) {
+      &call->context, &call->request, &call->response,
+      [this, call, done, address](const grpc::Status& status) {
         absl::StatusOr<std::string> answer = std::move(*call->response.mutable_packet());
         if (!status.ok()) {
           const absl::Status error = proto::FromGrpc(status);
-          answer = absl::Status(error.code(), absl::StrCat("agent at ", address, ": ", error.message()));
+          answer =
+              absl::Status(error.code(), absl::StrCat("agent at ", address, ": ", error.message()));
         }
         loop_->Post([done, answer = std::move(answer)]() mutable { done(std::move(answer)); });
         End(&call->context);
       });
 }
 
-void PeerClient::Ping(const std::string& address, const v1::PingRequest& request, int64_t deadline_ms,
-                      std::function<void(bool)> done) {
+void PeerClient::Ping(const std::string& address, const v1::PingRequest& request,
+                      int64_t deadline_ms, std::function<void(bool)> done) {
   struct Call {
     grpc::ClientContext context;
     v1::PingRequest request;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls on other agents, without a thread for each: store requests of our ranks, pings of witnesses. Answers come on
-// the loop's thread. One channel for each address, kept while it is used. Threads: the loop's; Shutdown from any,
-// once, after which nothing is called any more.
+// Calls on other agents, without a thread for each: store requests of our ranks, pings of
+// witnesses. Answers come on the loop's thread. One channel for each address, kept while it is
+// used. Threads: the loop's; Shutdown from any, once, after which nothing is called any more.
 #ifndef HOLDFAST_AGENT_PEER_CLIENT_H_
 #define HOLDFAST_AGENT_PEER_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <functional>
@@ -11,8 +13,6 @@
 #include <memory>
 #include <set>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/statusor.h"
 #include "agent/event_loop.h"
@@ -31,7 +31,8 @@ class PeerClient {
   PeerClient(const PeerClient&) = delete;
   PeerClient& operator=(const PeerClient&) = delete;
 
-  void StoreRequest(const std::string& address, const v1::StoreRequestRequest& request, int64_t deadline_ms,
+  void StoreRequest(const std::string& address, const v1::StoreRequestRequest& request,
+                    int64_t deadline_ms,
                     std::function<void(absl::StatusOr<std::string> packet)> done);
   void Ping(const std::string& address, const v1::PingRequest& request, int64_t deadline_ms,
             std::function<void(bool answered)> done);

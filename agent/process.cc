@@ -31,7 +31,8 @@ std::string_view EnvironValue(std::string_view environ_block, std::string_view k
   while (!environ_block.empty()) {
     const size_t end = environ_block.find('\0');
     const std::string_view entry = environ_block.substr(0, end);
-    if (entry.size() > key.size() && entry[key.size()] == '=' && entry.substr(0, key.size()) == key) {
+    if (entry.size() > key.size() && entry[key.size()] == '=' &&
+        entry.substr(0, key.size()) == key) {
       return entry.substr(key.size() + 1);
     }
     if (end == std::string_view::npos) break;
@@ -40,13 +41,16 @@ std::string_view EnvironValue(std::string_view environ_block, std::string_view k
   return {};
 }
 
-bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& state_uuid, FoundProcess* out) {
-  const std::optional<std::string> block = ReadSmallFile(ProcPath(pid, "environ"), kEnvironBytesMax);
+bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& state_uuid,
+             FoundProcess* out) {
+  const std::optional<std::string> block =
+      ReadSmallFile(ProcPath(pid, "environ"), kEnvironBytesMax);
   if (!block.has_value() || block->empty()) return false;
   const std::string_view job = EnvironValue(*block, "HOLDFAST_JOB");
   const std::string_view socket = EnvironValue(*block, "HOLDFAST_SOCKET");
   if (job.empty() || socket.substr(0, socket_prefix.size()) != socket_prefix) return false;
-  if (!state_uuid.empty() && EnvironValue(*block, "HOLDFAST_STATE_UUID") != state_uuid) return false;
+  if (!state_uuid.empty() && EnvironValue(*block, "HOLDFAST_STATE_UUID") != state_uuid)
+    return false;
   *out = {pid, std::string(job), std::string(socket), ReadComm(pid)};
   return true;
 }
@@ -59,9 +63,11 @@ std::optional<uint64_t> Counter(const std::string& path, std::string_view key) {
   const std::optional<std::string> text = ReadSmallFile(path);
   if (!text.has_value()) return std::nullopt;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
     uint64_t value = 0;
-    if (std::string_view(parts.first.data(), parts.first.size()) == key && absl::SimpleAtoi(parts.second, &value))
+    if (std::string_view(parts.first.data(), parts.first.size()) == key &&
+        absl::SimpleAtoi(parts.second, &value))
       return value;
   }
   return std::nullopt;
@@ -84,7 +90,9 @@ std::optional<std::string> ReadSmallFile(const std::string& path, size_t bytes_m
   return text;
 }
 
-UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+UniqueFd OpenPidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
 
 bool PidfdExited(const UniqueFd& pidfd) {
   pollfd p{pidfd.get(), POLLIN, 0};
@@ -110,7 +118,8 @@ bool IsTraced(pid_t pid) {
 }
 
 std::optional<std::vector<pid_t>> ReadChildren(pid_t pid) {
-  const std::optional<std::string> text = ReadSmallFile(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+  const std::optional<std::string> text =
+      ReadSmallFile(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
   if (!text.has_value()) return std::nullopt;
   std::vector<pid_t> children;
   for (const absl::string_view word : absl::StrSplit(*text, ' ', absl::SkipWhitespace())) {
@@ -120,7 +129,8 @@ std::optional<std::vector<pid_t>> ReadChildren(pid_t pid) {
   return children;
 }
 
-std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix, const std::string& state_uuid) {
+std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
+                                            const std::string& state_uuid) {
   std::vector<FoundProcess> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
   if (proc == nullptr) return found;
@@ -154,7 +164,8 @@ CgroupPaths ReadCgroups(pid_t pid) {
     }
     const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
     for (const std::string& controller : controllers) {
-      if (controller == "freezer") paths.freezer_v1 = absl::StrCat(kCgroupRoot, "/freezer", parts[2]);
+      if (controller == "freezer")
+        paths.freezer_v1 = absl::StrCat(kCgroupRoot, "/freezer", parts[2]);
       if (controller == "memory") paths.memory_v1 = absl::StrCat(kCgroupRoot, "/memory", parts[2]);
     }
   }
@@ -163,17 +174,21 @@ CgroupPaths ReadCgroups(pid_t pid) {
 
 bool IsFrozen(const CgroupPaths& paths) {
   if (!paths.freezer_v1.empty()) {
-    const std::string state = ReadSmallFile(absl::StrCat(paths.freezer_v1, "/freezer.state")).value_or("");
+    const std::string state =
+        ReadSmallFile(absl::StrCat(paths.freezer_v1, "/freezer.state")).value_or("");
     if (state.rfind("FROZEN", 0) == 0 || state.rfind("FREEZING", 0) == 0) return true;
   }
-  return !paths.unified.empty() && Counter(absl::StrCat(paths.unified, "/cgroup.events"), "frozen") == 1u;
+  return !paths.unified.empty() &&
+         Counter(absl::StrCat(paths.unified, "/cgroup.events"), "frozen") == 1u;
 }
 
 std::optional<uint64_t> OomKills(const CgroupPaths& paths) {
   if (!paths.memory_v1.empty()) {
-    if (const auto n = Counter(absl::StrCat(paths.memory_v1, "/memory.oom_control"), "oom_kill")) return n;
+    if (const auto n = Counter(absl::StrCat(paths.memory_v1, "/memory.oom_control"), "oom_kill"))
+      return n;
   }
-  if (!paths.unified.empty()) return Counter(absl::StrCat(paths.unified, "/memory.events"), "oom_kill");
+  if (!paths.unified.empty())
+    return Counter(absl::StrCat(paths.unified, "/memory.events"), "oom_kill");
   return std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says about processes: their state, their children, their environment, their cgroups. All from
-// /proc; nothing here signals anything but the process a pidfd or a fresh check names.
+// What the kernel says about processes: their state, their children, their environment, their
+// cgroups. All from /proc; nothing here signals anything but the process a pidfd or a fresh check
+// names.
 //
 // Threads: any.
 #ifndef HOLDFAST_AGENT_PROCESS_H_
@@ -21,8 +22,8 @@ namespace holdfast::agent {
 UniqueFd OpenPidfd(pid_t pid);            // invalid when there is no such process
 bool PidfdExited(const UniqueFd& pidfd);  // also true for a zombie
 std::string ReadComm(pid_t pid);          // empty when there is no such process
-char ReadProcessState(pid_t pid);         // 'R', 'S', 'T', 't', 'Z', ...; 0 when there is no such process
-bool IsTraced(pid_t pid);                 // a debugger is attached
+char ReadProcessState(pid_t pid);  // 'R', 'S', 'T', 't', 'Z', ...; 0 when there is no such process
+bool IsTraced(pid_t pid);          // a debugger is attached
 
 // Direct children, zombies included; nullopt when the kernel does not say.
 std::optional<std::vector<pid_t>> ReadChildren(pid_t pid);
@@ -33,14 +34,17 @@ struct FoundProcess {
   std::string socket;  // HOLDFAST_SOCKET
   std::string comm;
 };
-// Every process whose environment has HOLDFAST_JOB and a HOLDFAST_SOCKET that begins with `socket_prefix`.
-// (HOLDFAST_STATE_UUID and the socket's path together say whose it is: several nodes can live on one machine.)
-// `state_uuid` empty: any.
-std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix, const std::string& state_uuid);
-// Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the one that was found.
+// Every process whose environment has HOLDFAST_JOB and a HOLDFAST_SOCKET that begins with
+// `socket_prefix`. (HOLDFAST_STATE_UUID and the socket's path together say whose it is: several
+// nodes can live on one machine.) `state_uuid` empty: any.
+std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
+                                            const std::string& state_uuid);
+// Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the
+// one that was found.
 bool KillFound(const FoundProcess& process);
 
-// The cgroups of a process, as paths of directories; empty where there is none of that kind or it is the root.
+// The cgroups of a process, as paths of directories; empty where there is none of that kind or it
+// is the root.
 struct CgroupPaths {
   std::string freezer_v1;
   std::string memory_v1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes sealed snapshots to their store directories and puts commit records there, on one thread of its own. Results
-// come back on the loop's thread. A failed save never stops training: its buffer is given back and the failure is
-// reported.
+// Writes sealed snapshots to their store directories and puts commit records there, on one thread
+// of its own. Results come back on the loop's thread. A failed save never stops training: its
+// buffer is given back and the failure is reported.
 #ifndef HOLDFAST_AGENT_SAVER_H_
 #define HOLDFAST_AGENT_SAVER_H_
 
@@ -37,15 +37,16 @@ class Saver {
     uint32_t buffer = 0;
     std::shared_ptr<Arena> arena;  // also the job's: it must stay mapped while it is written
     std::string store;
-    std::shared_ptr<std::atomic<uint64_t>> fence;  // newest attempt; also the job's, which raises it while this waits
+    std::shared_ptr<std::atomic<uint64_t>>
+        fence;  // newest attempt; also the job's, which raises it while this waits
   };
-  // `done` gets the save with its manifest, or with its error, or nothing when the snapshot was superseded or its
-  // attempt is over. False: too much is waiting already.
+  // `done` gets the save with its manifest, or with its error, or nothing when the snapshot was
+  // superseded or its attempt is over. False: too much is waiting already.
   bool Save(Persist what, std::function<void(std::optional<v1::PreparedSave>)> done);
 
   // Puts the commit record into the store, or removes what was prepared.
-  bool Commit(const CheckpointId& id, const std::string& store, const std::string& record, bool abort,
-              std::function<void(absl::Status)> done);
+  bool Commit(const CheckpointId& id, const std::string& store, const std::string& record,
+              bool abort, std::function<void(absl::Status)> done);
 
   // What is prepared and not committed of a job, of any rank.
   bool ListPrepared(JobId job, const std::string& store,
@@ -55,7 +56,8 @@ class Saver {
 
  private:
   absl::StatusOr<ckpt::Store*> Open(const std::string& directory);
-  void RunSave(const Persist& what, const std::function<void(std::optional<v1::PreparedSave>)>& done);
+  void RunSave(const Persist& what,
+               const std::function<void(std::optional<v1::PreparedSave>)>& done);
 
   EventLoop* const loop_;
   std::map<std::string, std::unique_ptr<ckpt::Store>> stores_;  // the queue's thread only

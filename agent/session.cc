@@ -2,12 +2,12 @@
 // Lock: `mutex_` alone; never held while calling out, except TryCancel, which only marks a call.
 #include "agent/session.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <future>
 #include <random>
 #include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/limits.h"
@@ -29,10 +29,13 @@ constexpr int64_t kStreamDeadlineMs = 24ll * 3600 * 1000;  // then the stream is
 // Asks the loop's thread and waits; nullopt when it stopped or is stuck.
 template <typename T>
 std::optional<T> AskLoop(EventLoop* loop, std::function<T()> question) {
-  auto promise = std::make_shared<std::promise<T>>();  // also held by the loop, which may answer after we gave up
+  auto promise = std::make_shared<std::promise<T>>();  // also held by the loop, which may answer
+                                                       // after we gave up
   std::future<T> answer = promise->get_future();
-  if (!loop->Post([promise, question = std::move(question)] { promise->set_value(question()); })) return std::nullopt;
-  if (answer.wait_for(std::chrono::milliseconds(kLoopAnswerMs)) != std::future_status::ready) return std::nullopt;
+  if (!loop->Post([promise, question = std::move(question)] { promise->set_value(question()); }))
+    return std::nullopt;
+  if (answer.wait_for(std::chrono::milliseconds(kLoopAnswerMs)) != std::future_status::ready)
+    return std::nullopt;
   try {
     return answer.get();
   } catch (const std::future_error&) {
@@ -110,7 +113,8 @@ void Session::FollowMain() {
     MutexLock lock(mutex_);
     registered_ = false;
     // Half fixed, half random: agents that lost one scheduler do not come back as one herd.
-    const int64_t wait = back_off / 2 + static_cast<int64_t>(random() % static_cast<uint64_t>(back_off / 2 + 1));
+    const int64_t wait =
+        back_off / 2 + static_cast<int64_t>(random() % static_cast<uint64_t>(back_off / 2 + 1));
     if (!stop_) changed_.WaitForNs(mutex_, wait);
     back_off = std::min(back_off * 2, kBackOffMaxNs);
   }
@@ -146,7 +150,8 @@ void Session::Follow() {
   request.set_boot_id(options_.boot_id);
   request.set_agent_epoch(options_.epoch);
   if (!BeginCall(&context, &follow_call_)) return;
-  const std::unique_ptr<grpc::ClientReader<v1::DesiredState>> stream = stub_->WatchDesired(&context, request);
+  const std::unique_ptr<grpc::ClientReader<v1::DesiredState>> stream =
+      stub_->WatchDesired(&context, request);
   v1::DesiredState state;
   while (stream->Read(&state)) {
     SetConnected(true, "");
@@ -186,11 +191,13 @@ void Session::BeatMain() {
     if (!BeginCall(&context, &beat_call_)) return;
     const grpc::Status status = stub_->Beat(&context, beat, &response);
     EndCall(&beat_call_);
-    if (status.ok()) loop_->Post([this, sent_ns, response] { callbacks_.beat_answered(sent_ns, response); });
+    if (status.ok())
+      loop_->Post([this, sent_ns, response] { callbacks_.beat_answered(sent_ns, response); });
     // A scheduler that does not know us, or another one than we registered with: begin anew.
     const bool unknown = status.error_code() == grpc::StatusCode::NOT_FOUND ||
                          status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
-    if (unknown || (status.ok() && response.scheduler_epoch() != 0 && response.scheduler_epoch() != epoch))
+    if (unknown ||
+        (status.ok() && response.scheduler_epoch() != 0 && response.scheduler_epoch() != epoch))
       Reconnect();
   }
 }
@@ -220,7 +227,8 @@ void Session::ReportMain() {
       dropped = events_.dropped();
     }
     if (dropped != dropped_told) {
-      spdlog::warn("{} events were dropped while the scheduler was away; the beats tell the level", dropped);
+      spdlog::warn("{} events were dropped while the scheduler was away; the beats tell the level",
+                   dropped);
       dropped_told = dropped;
     }
     request.set_node(options_.node);
@@ -234,11 +242,12 @@ void Session::ReportMain() {
     EndCall(&report_call_);
     const bool refused = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
     if (refused)
-      spdlog::error("scheduler refuses events (sequence {}): {}", request.sequence(), status.error_message());
+      spdlog::error("scheduler refuses events (sequence {}): {}", request.sequence(),
+                    status.error_message());
     MutexLock lock(mutex_);
     if (status.ok() || refused) {
-      events_.Acknowledge(
-          request.sequence());  // what is refused once is refused for ever: the next beat tells the level
+      events_.Acknowledge(request.sequence());  // what is refused once is refused for ever: the
+                                                // next beat tells the level
     } else if (!stop_) {
       changed_.WaitForNs(mutex_, kReportAgainNs);
     }

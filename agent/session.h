@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's session with its scheduler: registers, beats, follows the desired state, reports edges. It survives
-// every kind of outage: it connects again for ever (back-off 50 ms to 1 s), edges wait in a bounded queue, and
-// nothing else stops meanwhile.
+// The agent's session with its scheduler: registers, beats, follows the desired state, reports
+// edges. It survives every kind of outage: it connects again for ever (back-off 50 ms to 1 s),
+// edges wait in a bounded queue, and nothing else stops meanwhile.
 //
-// Threads: three of its own (follow, beat, report), started by Start and joined by Stop. Uplink is called on the
-// loop's thread; the callbacks are called on the loop's thread.
+// Threads: three of its own (follow, beat, report), started by Start and joined by Stop. Uplink is
+// called on the loop's thread; the callbacks are called on the loop's thread.
 #ifndef HOLDFAST_AGENT_SESSION_H_
 #define HOLDFAST_AGENT_SESSION_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <functional>
@@ -14,8 +16,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
 #include "agent/core/event_queue.h"
@@ -41,7 +41,8 @@ class Session final : public Uplink {
   Session& operator=(const Session&) = delete;
 
   void Start(Callbacks callbacks);
-  void Stop();  // cancels what is under way; the callbacks are not called after it returns if the loop is not running
+  void Stop();  // cancels what is under way; the callbacks are not called after it returns if the
+                // loop is not running
 
   void SendEvent(v1::RankEvent event, int64_t at_ns, std::optional<v1::NodeReport> level) override;
   void SendPrepared(v1::PreparedSave save, int64_t at_ns) override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that carries out tasks in order: what may take long (disks) and must not hold up the loop. Bounded.
-// Threads: Push from any. Stop lets the running task end, drops the rest and joins.
+// One thread that carries out tasks in order: what may take long (disks) and must not hold up the
+// loop. Bounded. Threads: Push from any. Stop lets the running task end, drops the rest and joins.
 #ifndef HOLDFAST_AGENT_WORK_QUEUE_H_
 #define HOLDFAST_AGENT_WORK_QUEUE_H_
 
@@ -24,7 +24,8 @@ class WorkQueue {
 
   // False when the queue is full or stopped; the task is not taken then.
   bool Push(std::function<void()> task);
-  // True when the running task ended within the time (and the thread is joined); false: it still runs.
+  // True when the running task ended within the time (and the thread is joined); false: it still
+  // runs.
   bool Stop(int64_t wait_ns);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two clocks in one interface: WallNs() for stamps that people read (it may jump), MonoNs() for every timeout and every
-// duration. Decision code takes `now` as an argument instead of a Clock; only loops at the edge hold one.
+// Two clocks in one interface: WallNs() for stamps that people read (it may jump), MonoNs() for
+// every timeout and every duration. Decision code takes `now` as an argument instead of a Clock;
+// only loops at the edge hold one.
 #ifndef HOLDFAST_BASE_CLOCK_H_
 #define HOLDFAST_BASE_CLOCK_H_
 

@@ -28,7 +28,8 @@ struct Armed {
 };
 
 Armed& State() {
-  static Armed* armed = new Armed;  // never destroyed: reachable from any thread until the process ends
+  static Armed* armed =
+      new Armed;  // never destroyed: reachable from any thread until the process ends
   return *armed;
 }
 

@@ -13,14 +13,16 @@
 namespace holdfast {
 namespace {
 
-// Several nodes may write the same file of a shared directory at once, so a process id or a counter alone would not do.
+// Several nodes may write the same file of a shared directory at once, so a process id or a counter
+// alone would not do.
 std::string TemporaryName(const std::string& path) {
   static std::atomic<uint64_t> counter{0};
   uint64_t random = 0;
   if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random)) {
     random = static_cast<uint64_t>(::getpid());
   }
-  return absl::StrCat(path, kTemporaryInfix, absl::Hex(random, absl::kZeroPad16), "-", counter.fetch_add(1));
+  return absl::StrCat(path, kTemporaryInfix, absl::Hex(random, absl::kZeroPad16), "-",
+                      counter.fetch_add(1));
 }
 
 std::string DirName(const std::string& path) {
@@ -45,8 +47,8 @@ std::string JoinPath(std::string_view a, std::string_view b) {
   return path;
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> FileSystem::CreateBulk(const std::string& path,
-                                                                     const std::vector<MemoryRegion>&) {
+absl::StatusOr<std::unique_ptr<WritableFile>> FileSystem::CreateBulk(
+    const std::string& path, const std::vector<MemoryRegion>&) {
   return CreateExclusive(path);
 }
 
@@ -54,8 +56,8 @@ absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path) {
   HF_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, OpenForRead(path));
   HF_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   if (size > kSmallFileBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("read ", path, ": ", size, " bytes, more than the limit of ", kSmallFileBytesMax));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "read ", path, ": ", size, " bytes, more than the limit of ", kSmallFileBytesMax));
   }
   std::string content(size, '\0');
   HF_ASSIGN_OR_RETURN(const size_t got, file->ReadAt(0, content.data(), content.size()));
@@ -65,14 +67,16 @@ absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path) {
 
 absl::Status FileSystem::WriteFileDurably(const std::string& path, std::string_view content) {
   if (content.size() > kSmallFileBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("write ", path, ": ", content.size(), " bytes, more than the limit of ", kSmallFileBytesMax));
+    return absl::ResourceExhaustedError(absl::StrCat("write ", path, ": ", content.size(),
+                                                     " bytes, more than the limit of ",
+                                                     kSmallFileBytesMax));
   }
   const std::string temporary = TemporaryName(path);
   absl::Status status = WriteTemporary(*this, temporary, content);
   if (status.ok()) status = Rename(temporary, path);
   if (!status.ok()) {
-    IgnoreError(Remove(temporary), "the first error is the one to report; a leftover temporary name means nothing");
+    IgnoreError(Remove(temporary),
+                "the first error is the one to report; a leftover temporary name means nothing");
     return status;
   }
   return SyncDir(DirName(path));

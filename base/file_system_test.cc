@@ -37,7 +37,8 @@ TEST_F(PosixFileSystemTest, AppendWriteAtAndReadBack) {
   auto reader = fs().OpenForRead(path);
   ASSERT_TRUE(reader.ok());
   char buffer[16];
-  EXPECT_EQ(*(*reader)->ReadAt(1, buffer, sizeof buffer), 4u) << "a short read at the end is not an error";
+  EXPECT_EQ(*(*reader)->ReadAt(1, buffer, sizeof buffer), 4u)
+      << "a short read at the end is not an error";
   EXPECT_EQ(std::string(buffer, 4), "Ello");
   EXPECT_EQ(*(*reader)->ReadAt(100, buffer, sizeof buffer), 0u);
   EXPECT_EQ(*(*reader)->Size(), 5u);
@@ -47,7 +48,8 @@ TEST_F(PosixFileSystemTest, CreateExclusiveRefusesWhatExists) {
   ASSERT_TRUE(fs().WriteFileDurably(dir_.Sub("f"), "x").ok());
   const absl::Status status = fs().CreateExclusive(dir_.Sub("f")).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
-  EXPECT_NE(status.message().find(dir_.Sub("f")), absl::string_view::npos) << "the error must name the file";
+  EXPECT_NE(status.message().find(dir_.Sub("f")), absl::string_view::npos)
+      << "the error must name the file";
 }
 
 TEST_F(PosixFileSystemTest, DescriptorsAreClosedOnExec) {
@@ -107,7 +109,8 @@ TEST_F(PosixFileSystemTest, ManyWritersOfOneFileLeaveOneWholeContent) {
   std::vector<std::thread> writers;
   for (char c = 'a'; c < 'e'; ++c) {
     writers.emplace_back([this, c] {
-      for (int i = 0; i < 20; ++i) EXPECT_TRUE(fs().WriteFileDurably(dir_.Sub("f"), std::string(1000, c)).ok());
+      for (int i = 0; i < 20; ++i)
+        EXPECT_TRUE(fs().WriteFileDurably(dir_.Sub("f"), std::string(1000, c)).ok());
     });
   }
   for (std::thread& t : writers) t.join();

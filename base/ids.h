@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identifiers. A job is a u64 printed "j-42" and never reused; an attempt counts from 1 and is raised by the scheduler
-// alone; a rank is a global index in [0, world size).
+// Identifiers. A job is a u64 printed "j-42" and never reused; an attempt counts from 1 and is
+// raised by the scheduler alone; a rank is a global index in [0, world size).
 #ifndef HOLDFAST_BASE_IDS_H_
 #define HOLDFAST_BASE_IDS_H_
 
@@ -23,7 +23,8 @@ std::string ToString(JobId id);
 // Accepts exactly "j-" and a decimal u64 > 0.
 absl::StatusOr<JobId> ParseJobId(std::string_view text);
 
-// Job and node names: [A-Za-z0-9._-]{1,63}, and neither "." nor ".." (names become path components).
+// Job and node names: [A-Za-z0-9._-]{1,63}, and neither "." nor ".." (names become path
+// components).
 bool IsValidName(std::string_view name);
 
 // (job, attempt, step): names a snapshot or a checkpoint.

@@ -25,7 +25,8 @@ bool SdNotify(std::string_view message) {
   if (!fd.valid()) return false;
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   return ::sendto(fd.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
-                  reinterpret_cast<sockaddr*>(&address), size) == static_cast<ssize_t>(message.size());
+                  reinterpret_cast<sockaddr*>(&address),
+                  size) == static_cast<ssize_t>(message.size());
 }
 
 int64_t WatchdogIntervalMs() {

@@ -49,14 +49,15 @@ absl::StatusCode CodeOfErrno(int e) {
 absl::Status ErrnoStatus(int errno_value, std::string_view what) {
   char buffer[128];
   const char* text = ::strerror_r(errno_value, buffer, sizeof buffer);
-  return absl::Status(CodeOfErrno(errno_value), absl::StrCat(absl::string_view(what.data(), what.size()), ": ", text,
-                                                             " (errno ", errno_value, ")"));
+  return absl::Status(CodeOfErrno(errno_value),
+                      absl::StrCat(absl::string_view(what.data(), what.size()), ": ", text,
+                                   " (errno ", errno_value, ")"));
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(absl::string_view(context.data(), context.size()), ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(absl::string_view(context.data(), context.size()),
+                                                  ": ", status.message()));
 }
 
 }  // namespace holdfast

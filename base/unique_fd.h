@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owner of one file descriptor. close() is not retried on EINTR: on Linux the descriptor is gone either way.
+// Owner of one file descriptor. close() is not retried on EINTR: on Linux the descriptor is gone
+// either way.
 #ifndef HOLDFAST_BASE_UNIQUE_FD_H_
 #define HOLDFAST_BASE_UNIQUE_FD_H_
 

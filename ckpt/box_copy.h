@@ -13,10 +13,12 @@ namespace holdfast::ckpt {
 
 class BoxCopier {
  public:
-  // Boxes of one global tensor whose elements have `element_bytes`; `out` has room for `wanted`, row-major.
+  // Boxes of one global tensor whose elements have `element_bytes`; `out` has room for `wanted`,
+  // row-major.
   BoxCopier(const Box& stored, const Box& wanted, uint64_t element_bytes, void* out);
 
-  // `data` are the bytes [begin, begin + bytes) of the stored box. Copies what lies in both; returns the bytes.
+  // `data` are the bytes [begin, begin + bytes) of the stored box. Copies what lies in both;
+  // returns the bytes.
   uint64_t Consume(uint64_t begin, const void* data, size_t bytes);
 
  private:
@@ -31,7 +33,8 @@ class BoxCopier {
   uint64_t unit_bytes_;  // after trailing dimensions that both boxes share whole were folded in
   char* out_;
   uint64_t row_bytes_ = 0;
-  uint64_t cut_begin_ = 0, cut_end_ = 0;  // the wanted part of each row, in bytes from the row's start
+  uint64_t cut_begin_ = 0,
+           cut_end_ = 0;  // the wanted part of each row, in bytes from the row's start
 };
 
 }  // namespace holdfast::ckpt

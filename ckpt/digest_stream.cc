@@ -10,10 +10,14 @@ struct alignas(64) DigestStream::State {
   XXH3_state_t xxh;
 };
 
-DigestStream::DigestStream() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+DigestStream::DigestStream() : state_(std::make_unique<State>()) {
+  XXH3_128bits_reset(&state_->xxh);
+}
 DigestStream::~DigestStream() = default;
 
-void DigestStream::Update(const void* data, size_t bytes) { XXH3_128bits_update(&state_->xxh, data, bytes); }
+void DigestStream::Update(const void* data, size_t bytes) {
+  XXH3_128bits_update(&state_->xxh, data, bytes);
+}
 
 rank::Digest128 DigestStream::Finish() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh);

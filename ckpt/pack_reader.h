@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one pack. Nothing is believed: the header page must be what the manifest implies, and every box is digested
-// while it is read. Errors name the file, the offset and the tensor.
+// Reads one pack. Nothing is believed: the header page must be what the manifest implies, and every
+// box is digested while it is read. Errors name the file, the offset and the tensor.
 #ifndef HOLDFAST_CKPT_PACK_READER_H_
 #define HOLDFAST_CKPT_PACK_READER_H_
 
@@ -21,15 +21,18 @@ class PackReader {
   // Sees a piece of a box: bytes [begin, begin + bytes).
   using Consumer = std::function<void(uint64_t begin, const char* data, size_t bytes)>;
 
-  // Checks size and header page. `manifest` must outlive the reader and be valid (it comes out of a commit record).
+  // Checks size and header page. `manifest` must outlive the reader and be valid (it comes out of a
+  // commit record).
   static absl::StatusOr<std::unique_ptr<PackReader>> Open(FileSystem* fs, const std::string& path,
                                                           const RankManifest& manifest);
 
-  // Streams a written box of the manifest through `consumer`, then compares its digest: bytes are good only after OK.
+  // Streams a written box of the manifest through `consumer`, then compares its digest: bytes are
+  // good only after OK.
   absl::Status ReadTensor(const TensorRecord& tensor, const Consumer& consumer) const;
   // The same, straight into `out` (tensor.bytes).
   absl::Status ReadTensorInto(const TensorRecord& tensor, void* out) const;
-  // Every byte of the pack, padding and table included. `progress` gets the bytes read since its last call.
+  // Every byte of the pack, padding and table included. `progress` gets the bytes read since its
+  // last call.
   absl::Status VerifyAll(const std::function<void(uint64_t bytes)>& progress) const;
 
  private:

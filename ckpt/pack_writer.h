@@ -11,9 +11,12 @@
 
 namespace holdfast::ckpt {
 
-// Writes and syncs the file `path` (new) for a laid out manifest (LayOutPack) and sets its pack_digest. DATA_LOSS
-// ("silent corruption") when a tensor no longer matches the digest taken at the copy. Keeps the file.
-absl::Status WritePack(FileSystem* fs, const std::string& path, uint64_t table_offset, SourceView* source);
+// Writes and syncs the file `path` (new) for a laid out manifest (LayOutPack) and sets its
+// pack_digest. DATA_LOSS
+// ("silent corruption") when a tensor no longer matches the digest taken at the copy. Keeps the
+// file.
+absl::Status WritePack(FileSystem* fs, const std::string& path, uint64_t table_offset,
+                       SourceView* source);
 
 }  // namespace holdfast::ckpt
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint store directory: write a rank's snapshot, commit, list, verify, read, digest. Works with no daemon.
+// A checkpoint store directory: write a rank's snapshot, commit, list, verify, read, digest. Works
+// with no daemon.
 //
-// Durability: PrepareRank returns OK only when pack and manifest are synced and so are their directories. WriteCommit
-// makes the checkpoint exist. Errors never damage what is committed. A file whose write or sync failed is abandoned
-// under its name and the save is reported failed; the caller may try again, under a new name.
-// Threads: a Store may be shared by threads that work on different (checkpoint, rank) pairs.
+// Durability: PrepareRank returns OK only when pack and manifest are synced and so are their
+// directories. WriteCommit makes the checkpoint exist. Errors never damage what is committed. A
+// file whose write or sync failed is abandoned under its name and the save is reported failed; the
+// caller may try again, under a new name. Threads: a Store may be shared by threads that work on
+// different (checkpoint, rank) pairs.
 #ifndef HOLDFAST_CKPT_STORE_H_
 #define HOLDFAST_CKPT_STORE_H_
 
@@ -23,8 +25,8 @@
 namespace holdfast::ckpt {
 
 struct StoreOptions {
-  bool use_uring = true;         // falls back to pwrite where it is refused; says so once
-  bool create = true;            // make the directory and its FORMAT file when missing
+  bool use_uring = true;  // falls back to pwrite where it is refused; says so once
+  bool create = true;     // make the directory and its FORMAT file when missing
 };
 
 // A sealed snapshot in an arena, mapped by the caller, with the state already moved to WRITING.
@@ -44,34 +46,42 @@ struct ListedCheckpoint {
 
 class Store {
  public:
-  // `fs` and the directory must outlive the store. NOT_FOUND, PERMISSION_DENIED, or FAILED_PRECONDITION for a foreign
-  // or newer FORMAT.
+  // `fs` and the directory must outlive the store. NOT_FOUND, PERMISSION_DENIED, or
+  // FAILED_PRECONDITION for a foreign or newer FORMAT.
   static absl::StatusOr<std::unique_ptr<Store>> Open(FileSystem* fs, const std::string& root,
-                                                    const StoreOptions& options);
+                                                     const StoreOptions& options);
   virtual ~Store() = default;
 
-  // Digests the snapshot again while writing it; a mismatch with the digest taken at the copy is DATA_LOSS ("silent
-  // corruption" with tensor and rank) and leaves nothing behind. RESOURCE_EXHAUSTED names bytes needed and free.
-  virtual absl::StatusOr<RankManifest> PrepareRank(const CheckpointId& id, const SnapshotSource& source) = 0;
-  // Puts the commit record into the checkpoint's directory, durably. Idempotent; several nodes may do it at once.
+  // Digests the snapshot again while writing it; a mismatch with the digest taken at the copy is
+  // DATA_LOSS ("silent corruption" with tensor and rank) and leaves nothing behind.
+  // RESOURCE_EXHAUSTED names bytes needed and free.
+  virtual absl::StatusOr<RankManifest> PrepareRank(const CheckpointId& id,
+                                                   const SnapshotSource& source) = 0;
+  // Puts the commit record into the checkpoint's directory, durably. Idempotent; several nodes may
+  // do it at once.
   virtual absl::Status WriteCommit(const CheckpointId& id, std::string_view encoded_record) = 0;
   // Removes a checkpoint that is not committed (FAILED_PRECONDITION if it is). Idempotent.
   virtual absl::Status RemoveUncommitted(const CheckpointId& id) = 0;
 
-  // Manifests that are prepared here (for a restarted agent), of every uncommitted checkpoint of the job.
+  // Manifests that are prepared here (for a restarted agent), of every uncommitted checkpoint of
+  // the job.
   virtual absl::StatusOr<std::vector<RankManifest>> ListPrepared(JobId job) = 0;
-  virtual absl::StatusOr<std::vector<ListedCheckpoint>> List() = 0;  // by job, then step, then attempt
+  virtual absl::StatusOr<std::vector<ListedCheckpoint>>
+  List() = 0;  // by job, then step, then attempt
   virtual absl::StatusOr<CommitRecord> ReadCommit(const CheckpointId& id) = 0;
   // The newest committed checkpoint of a job at or below `max_step` whose record is valid.
   virtual absl::StatusOr<CheckpointId> Newest(JobId job, uint64_t max_step) = 0;
 
-  // Reads a box of a tensor (any box: it is cut out of the stored ones), verifying every byte that is read; DATA_LOSS
-  // names file, offset and tensor. `out` has room for the box.
-  virtual absl::Status ReadBox(const CommitRecord& record, const std::string& tensor, const Box& box, void* out) = 0;
+  // Reads a box of a tensor (any box: it is cut out of the stored ones), verifying every byte that
+  // is read; DATA_LOSS names file, offset and tensor. `out` has room for the box.
+  virtual absl::Status ReadBox(const CommitRecord& record, const std::string& tensor,
+                               const Box& box, void* out) = 0;
   // Every byte of a checkpoint; the first problem, or OK. `progress` may be null.
-  virtual absl::Status Verify(const CheckpointId& id,
-                              const std::function<void(uint64_t done, uint64_t total)>& progress) = 0;
-  // XXH3-128 over (name, dtype, shape, bytes) of all global tensors in name order; the same for every layout.
+  virtual absl::Status Verify(
+      const CheckpointId& id,
+      const std::function<void(uint64_t done, uint64_t total)>& progress) = 0;
+  // XXH3-128 over (name, dtype, shape, bytes) of all global tensors in name order; the same for
+  // every layout.
   virtual absl::StatusOr<rank::Digest128> StateDigest(const CheckpointId& id) = 0;
 };
 

@@ -14,7 +14,8 @@ namespace holdfast::ckpt {
 enum ToolExit : int { kToolDone = 0, kToolProblem = 1, kToolUsage = 2, kToolNotFound = 3 };
 
 // `arguments` without the program's name. Results go to `out`, errors (one line) to `err`.
-int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostream& out,
+            std::ostream& err);
 
 }  // namespace holdfast::ckpt
 

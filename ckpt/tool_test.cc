@@ -27,10 +27,14 @@ class ToolTest : public ::testing::Test {
     auto store = Store::Open(&fs_, "/s", {});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
-    ASSERT_TRUE(testing::SaveAll(store_.get(), {JobId{7}, 1, 10}, 1, testing::TestModel(), {2, 1}).ok());
-    ASSERT_TRUE(testing::SaveAll(store_.get(), {JobId{7}, 2, 20}, 2, testing::TestModel(), {2, 1}).ok());
-    ASSERT_TRUE(testing::SaveAll(store_.get(), {JobId{7}, 3, 20}, 3, testing::TestModel(), {1, 2}).ok());
-    ASSERT_TRUE(testing::SaveRank(store_.get(), {JobId{8}, 1, 5}, 4, testing::TestModel(), {2, 1}, 0).ok());
+    ASSERT_TRUE(
+        testing::SaveAll(store_.get(), {JobId{7}, 1, 10}, 1, testing::TestModel(), {2, 1}).ok());
+    ASSERT_TRUE(
+        testing::SaveAll(store_.get(), {JobId{7}, 2, 20}, 2, testing::TestModel(), {2, 1}).ok());
+    ASSERT_TRUE(
+        testing::SaveAll(store_.get(), {JobId{7}, 3, 20}, 3, testing::TestModel(), {1, 2}).ok());
+    ASSERT_TRUE(
+        testing::SaveRank(store_.get(), {JobId{8}, 1, 5}, 4, testing::TestModel(), {2, 1}, 0).ok());
   }
   Ran Run(std::vector<std::string> arguments) {
     std::ostringstream out, err;
@@ -56,8 +60,9 @@ TEST_F(ToolTest, ListsCommittedAndPrepared) {
   while (std::getline(lines, line)) {
     const auto row = nlohmann::json::parse(line, nullptr, false);
     ASSERT_TRUE(row.is_object()) << line;
-    seen.push_back(row["job"].get<std::string>() + "@" + std::to_string(row["step"].get<int>()) + "." +
-                   std::to_string(row["attempt"].get<int>()) + (row["committed"].get<bool>() ? " c" : " p"));
+    seen.push_back(row["job"].get<std::string>() + "@" + std::to_string(row["step"].get<int>()) +
+                   "." + std::to_string(row["attempt"].get<int>()) +
+                   (row["committed"].get<bool>() ? " c" : " p"));
   }
   EXPECT_THAT(seen, ::testing::ElementsAre("j-7@10.1 c", "j-7@20.2 c", "j-7@20.3 c", "j-8@5.1 p"));
 }

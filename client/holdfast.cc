@@ -130,8 +130,8 @@ int hf_restore(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t* 
 
 int hf_snapshot_ready(const hf_session* s) { return s->session->SnapshotReady() ? 1 : 0; }
 
-int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t step, uint64_t samples, int persist,
-                uint64_t* stall_ns) {
+int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t step,
+                uint64_t samples, int persist, uint64_t* stall_ns) {
   uint64_t unused = 0;
   return Guarded([&] {
     return s->session->TakeSnapshot(Views(tensors, count), step, samples, persist != 0,
@@ -140,7 +140,9 @@ int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t 
 }
 
 int hf_store_set(hf_session* s, const char* key, const void* value, size_t bytes) {
-  return Guarded([&] { return s->session->StoreSet(key, std::string_view(static_cast<const char*>(value), bytes)); });
+  return Guarded([&] {
+    return s->session->StoreSet(key, std::string_view(static_cast<const char*>(value), bytes));
+  });
 }
 
 int hf_store_get(hf_session* s, const char* key, int64_t timeout_ms, void* value, size_t* bytes) {
@@ -148,7 +150,8 @@ int hf_store_get(hf_session* s, const char* key, int64_t timeout_ms, void* value
     std::string held;
     if (Error error = s->session->StoreGet(key, timeout_ms, &held)) return error;
     const size_t room = std::exchange(*bytes, held.size());
-    if (held.size() > room) return {ERANGE, "store: the value has " + std::to_string(held.size()) + " bytes"};
+    if (held.size() > room)
+      return {ERANGE, "store: the value has " + std::to_string(held.size()) + " bytes"};
     memcpy(value, held.data(), held.size());
     return {};
   });
@@ -159,7 +162,9 @@ int hf_store_add(hf_session* s, const char* key, int64_t delta, int64_t* sum) {
 }
 
 int hf_store_wait(hf_session* s, const char* const* keys, size_t count, int64_t timeout_ms) {
-  return Guarded([&] { return s->session->StoreWait(std::vector<std::string>(keys, keys + count), timeout_ms); });
+  return Guarded([&] {
+    return s->session->StoreWait(std::vector<std::string>(keys, keys + count), timeout_ms);
+  });
 }
 
 }  // extern "C"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libholdfast: what a training program tells Holdfast and asks of it. Plain C; links nothing but libc.
+/* libholdfast: what a training program tells Holdfast and asks of it. Plain C; links nothing but
+ * libc.
  *
- * Without HOLDFAST_SOCKET in the environment hf_init gives a detached session: marks and snapshots do nothing,
- * hf_should_stop is 0, hf_store_* return ENOTCONN. So a program runs the same without Holdfast.
+ * Without HOLDFAST_SOCKET in the environment hf_init gives a detached session: marks and snapshots
+ * do nothing, hf_should_stop is 0, hf_store_* return ENOTCONN. So a program runs the same without
+ * Holdfast.
  *
- * Functions that can fail return 0 or an errno; hf_last_error() says more about the newest failure in this thread.
- * Threads: hf_store_* from any thread; everything else from one thread. Times: steps count from 1, durations in ms or
- * ns as named.
+ * Functions that can fail return 0 or an errno; hf_last_error() says more about the newest failure
+ * in this thread. Threads: hf_store_* from any thread; everything else from one thread. Times:
+ * steps count from 1, durations in ms or ns as named.
  *
  *   hf_session* hf;
  *   if (hf_init(&hf, 10000)) die(hf_last_error());
@@ -14,9 +16,10 @@
  *   uint64_t step = 0, samples = 0;
  *   if (hf_restore_step(hf)) { hf_restore(hf, tensors, n, &samples); step = hf_restore_step(hf); }
  *   while (step < last && hf_attempt_is_current(hf)) {
- *     train(++step);                                  // ends with a collective: minimum of hf_snapshot_ready over the
- * ranks if (all_ready) hf_snapshot(hf, tensors, n, step, samples, persist, NULL); hf_finish_step(hf, &record); if
- * (hf_should_stop(hf)) break;                  // after a last snapshot with persist
+ *     train(++step);                                  // ends with a collective: minimum of
+ * hf_snapshot_ready over the ranks if (all_ready) hf_snapshot(hf, tensors, n, step, samples,
+ * persist, NULL); hf_finish_step(hf, &record); if (hf_should_stop(hf)) break;                  //
+ * after a last snapshot with persist
  *   }
  */
 #ifndef HOLDFAST_CLIENT_HOLDFAST_H_
@@ -31,9 +34,9 @@ extern "C" {
 
 typedef struct hf_session hf_session;
 
-/* One box of one global tensor: `dims` entries in each array, `bytes` contiguous bytes at `data`. dtype: 1 f32, 2 f64,
- * 3 f16, 4 bf16, 5 i8, 6 u8, 7 i16, 8 i32, 9 i64, 10 bool, 11 f8_e4m3, 12 f8_e5m2. replica 0 is the copy that is
- * written to the store. */
+/* One box of one global tensor: `dims` entries in each array, `bytes` contiguous bytes at `data`.
+ * dtype: 1 f32, 2 f64, 3 f16, 4 bf16, 5 i8, 6 u8, 7 i16, 8 i32, 9 i64, 10 bool, 11 f8_e4m3, 12
+ * f8_e5m2. replica 0 is the copy that is written to the store. */
 typedef struct {
   const char* name;
   uint32_t dtype;
@@ -55,8 +58,8 @@ typedef struct {
   double tokens_per_s;
 } hf_step;
 
-/* Phases: 1 init, 2 communicators, 3 restore, 4 first step, 5 data, 6 forward, 7 backward, 8 reduce, 9 optimizer, 10
- * snapshot, 11 evaluation, 12 teardown, 13 done. */
+/* Phases: 1 init, 2 communicators, 3 restore, 4 first step, 5 data, 6 forward, 7 backward, 8
+ * reduce, 9 optimizer, 10 snapshot, 11 evaluation, 12 teardown, 13 done. */
 
 int hf_init(hf_session** out, int64_t timeout_ms);
 void hf_close(hf_session* session);
@@ -71,20 +74,23 @@ uint32_t hf_world_size(const hf_session* session);
 void hf_enter_phase(hf_session* session, uint32_t phase, uint64_t step, uint32_t micro_batch);
 void hf_finish_step(hf_session* session, const hf_step* step);
 void hf_set_last_words(hf_session* session, const char* text);
-int hf_should_stop(const hf_session* session); /* 0, or why: 1 cancel, 2 preempt, 3 drain, 4 time limit, 5 recovery */
+int hf_should_stop(const hf_session* session); /* 0, or why: 1 cancel, 2 preempt, 3 drain, 4 time
+                                                  limit, 5 recovery */
 int hf_attempt_is_current(const hf_session* session);
 
-int hf_prepare_snapshots(hf_session* session, const hf_tensor* tensors, size_t count, uint32_t buffers);
+int hf_prepare_snapshots(hf_session* session, const hf_tensor* tensors, size_t count,
+                         uint32_t buffers);
 uint64_t hf_restore_step(const hf_session* session); /* 0: not from memory; see HOLDFAST_RESTORE */
 int hf_restore(hf_session* session, const hf_tensor* tensors, size_t count, uint64_t* samples);
 int hf_snapshot_ready(const hf_session* session);
-int hf_snapshot(hf_session* session, const hf_tensor* tensors, size_t count, uint64_t step, uint64_t samples,
-                int persist, uint64_t* stall_ns);
+int hf_snapshot(hf_session* session, const hf_tensor* tensors, size_t count, uint64_t step,
+                uint64_t samples, int persist, uint64_t* stall_ns);
 
 /* The rendezvous store of this attempt. Keys at most 1 KiB, values 60 KiB. */
 int hf_store_set(hf_session* session, const char* key, const void* value, size_t bytes);
 /* Waits for the key. *bytes: room in, length out; ERANGE when the room is too small. */
-int hf_store_get(hf_session* session, const char* key, int64_t timeout_ms, void* value, size_t* bytes);
+int hf_store_get(hf_session* session, const char* key, int64_t timeout_ms, void* value,
+                 size_t* bytes);
 int hf_store_add(hf_session* session, const char* key, int64_t delta, int64_t* sum);
 int hf_store_wait(hf_session* session, const char* const* keys, size_t count, int64_t timeout_ms);
 

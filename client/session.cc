@@ -23,8 +23,9 @@ using rank::Message;
 
 constexpr int64_t kArenaTimeoutMs = 300'000;  // the keeper allocates every page before it answers
 constexpr int64_t kRestoreTimeoutMs = 30'000;
-constexpr int64_t kStoreTimeoutMs = 300'000;  // calls that do not wait for a key: bounded by an agent that is away
-constexpr int64_t kWaitSlackMs = 1'000;       // beyond a wait's own time, for the answer to travel
+constexpr int64_t kStoreTimeoutMs =
+    300'000;  // calls that do not wait for a key: bounded by an agent that is away
+constexpr int64_t kWaitSlackMs = 1'000;  // beyond a wait's own time, for the answer to travel
 constexpr int64_t kSealedTimeoutMs = 1'000;
 constexpr size_t kKeyBytesMax = 1024;
 constexpr size_t kValueBytesMax = 60 << 10;
@@ -42,7 +43,8 @@ bool ParseU64(std::string_view text, uint64_t* out) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// "snapshot:<step>.<attempt>"; step 0 for any other start. False for a snapshot that is not written like this.
+// "snapshot:<step>.<attempt>"; step 0 for any other start. False for a snapshot that is not written
+// like this.
 bool ParseRestore(std::string_view text, uint64_t* step, uint64_t* attempt) {
   constexpr std::string_view kPrefix = "snapshot:";
   *step = *attempt = 0;
@@ -65,9 +67,12 @@ class Mapping {
     struct stat info;
     if (fstat(fd, &info) != 0 || info.st_size <= 0)
       return {errno == 0 ? EPROTO : errno, "keeper: a descriptor that cannot be mapped"};
-    if (base_ != nullptr && info.st_dev == device_ && info.st_ino == inode_) return {};  // mapped already
-    void* base = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
-    if (base == MAP_FAILED) return {errno, "mmap of " + std::to_string(info.st_size) + " bytes: " + strerror(errno)};
+    if (base_ != nullptr && info.st_dev == device_ && info.st_ino == inode_)
+      return {};  // mapped already
+    void* base = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | flags, fd, 0);
+    if (base == MAP_FAILED)
+      return {errno, "mmap of " + std::to_string(info.st_size) + " bytes: " + strerror(errno)};
     Drop();
     base_ = base;
     bytes_ = static_cast<size_t>(info.st_size);
@@ -91,8 +96,8 @@ class Mapping {
 
 Error CheckKey(std::string_view key) {
   if (!key.empty() && key.size() <= kKeyBytesMax) return {};
-  return Invalid("store: a key of " + std::to_string(key.size()) + " bytes; 1 to " + std::to_string(kKeyBytesMax) +
-                 " are allowed");
+  return Invalid("store: a key of " + std::to_string(key.size()) + " bytes; 1 to " +
+                 std::to_string(kKeyBytesMax) + " are allowed");
 }
 
 Error CheckValue(std::string_view value) {
@@ -109,7 +114,8 @@ Error EncodeKeys(const std::vector<std::string>& keys, std::string* out) {
     out->append(reinterpret_cast<const char*>(&length), sizeof(length)).append(key);
   }
   if (out->size() > rank::kPayloadBytesMax - sizeof(Message)) {
-    return Invalid("store: " + std::to_string(keys.size()) + " keys are too many bytes for one call");
+    return Invalid("store: " + std::to_string(keys.size()) +
+                   " keys are too many bytes for one call");
   }
   return {};
 }
@@ -134,9 +140,11 @@ struct Session::Impl {
   Mapping recorder_map, arena_map;
   rank::RecorderWriter recorder;
   bool first_step_told = false;
-  std::optional<bool> agent_seen;  // when readiness was asked; what the ranks agreed on then must still hold at Take
+  std::optional<bool> agent_seen;  // when readiness was asked; what the ranks agreed on then must
+                                   // still hold at Take
 
-  // Idle connections. A thread that finds none opens another, so that one that waits for a key holds nobody up.
+  // Idle connections. A thread that finds none opens another, so that one that waits for a key
+  // holds nobody up.
   std::mutex mutex;
   std::condition_variable returned;
   std::vector<std::unique_ptr<Wire>> idle;
@@ -156,7 +164,8 @@ Error Session::Impl::TakeRecorder(const WireReply& welcome) {
   if (welcome.fds.empty()) return {EPROTO, "keeper: the welcome carries no recorder"};
   if (Error error = recorder_map.Map(welcome.fds[0].get(), MAP_POPULATE)) return error;
   const char* reason = "";
-  if (!rank::RecorderReader::Validate(recorder_map.base(), recorder_map.bytes(), &reason)) return {EPROTO, reason};
+  if (!rank::RecorderReader::Validate(recorder_map.base(), recorder_map.bytes(), &reason))
+    return {EPROTO, reason};
   recorder = rank::RecorderWriter(recorder_map.base());
   rank::RecorderHeader* header = recorder.header();
   job = header->job;
@@ -181,11 +190,13 @@ Error Session::Impl::Open(int64_t timeout_ms) {
                    "': a number from 1 is needed beside HOLDFAST_SOCKET");
   }
   if (!ParseRestore(Env("HOLDFAST_RESTORE"), &restore_step, &restore_attempt)) {
-    return Invalid("HOLDFAST_RESTORE='" + Env("HOLDFAST_RESTORE") + "': expected snapshot:<step>.<attempt>");
+    return Invalid("HOLDFAST_RESTORE='" + Env("HOLDFAST_RESTORE") +
+                   "': expected snapshot:<step>.<attempt>");
   }
   WireReply welcome;
   Error error;
-  std::unique_ptr<Wire> wire = Wire::Open(socket_path, attempt, MonoNs() + timeout_ms * kNsPerMs, &welcome, &error);
+  std::unique_ptr<Wire> wire =
+      Wire::Open(socket_path, attempt, MonoNs() + timeout_ms * kNsPerMs, &welcome, &error);
   if (error) return error;
   if (Error bad = TakeRecorder(welcome)) return bad;
   if (welcome.fds.size() > 1) {
@@ -232,7 +243,8 @@ void Session::Impl::Return(std::unique_ptr<Wire> wire) {
   returned.notify_one();
 }
 
-Error Session::Impl::Call(const Message& m, const std::string& payload, int64_t timeout_ms, WireReply* reply) {
+Error Session::Impl::Call(const Message& m, const std::string& payload, int64_t timeout_ms,
+                          WireReply* reply) {
   const int64_t deadline_ns = MonoNs() + timeout_ms * kNsPerMs;
   std::unique_ptr<Wire> wire;
   if (Error error = Borrow(deadline_ns, &wire)) return error;
@@ -241,9 +253,12 @@ Error Session::Impl::Call(const Message& m, const std::string& payload, int64_t 
   return error;
 }
 
-Error Session::Impl::Store(const Message& m, const std::string& payload, int64_t timeout_ms, WireReply* reply) {
+Error Session::Impl::Store(const Message& m, const std::string& payload, int64_t timeout_ms,
+                           WireReply* reply) {
   if (detached)
-    return {ENOTCONN, "store: there is none; this process was not started by Holdfast (HOLDFAST_SOCKET is not set)"};
+    return {ENOTCONN,
+            "store: there is none; this process was not started by Holdfast (HOLDFAST_SOCKET is "
+            "not set)"};
   if (Error error = Call(m, payload, timeout_ms, reply)) return error;
   if (reply->message.type != rank::kStoreValue) return {EPROTO, "store: an answer of another type"};
   return {};
@@ -252,8 +267,8 @@ Error Session::Impl::Store(const Message& m, const std::string& payload, int64_t
 void Session::Impl::Tell(rank::MessageType type, uint64_t a, uint64_t b, uint64_t c) {
   const int64_t deadline_ns = MonoNs() + kSealedTimeoutMs * kNsPerMs;
   std::unique_ptr<Wire> wire;
-  // A note that cannot be delivered changes nothing here: the snapshot is in the arena, the step in the recorder, and
-  // the agent reads both when it looks next.
+  // A note that cannot be delivered changes nothing here: the snapshot is in the arena, the step in
+  // the recorder, and the agent reads both when it looks next.
   if (Borrow(deadline_ns, &wire)) return;
   Message m = StoreMessage(type, a, b, c);
   static_cast<void>(wire->Tell(m, deadline_ns));
@@ -281,7 +296,9 @@ uint32_t Session::world_size() const { return impl_->world_size; }
 uint64_t Session::RestoreStep() const { return impl_->restore_step; }
 
 bool Session::AttemptIsCurrent() const { return Detached() || impl_->recorder.AttemptIsCurrent(); }
-rank::StopReason Session::ShouldStop() const { return Detached() ? rank::kStopNone : impl_->recorder.ShouldStop(); }
+rank::StopReason Session::ShouldStop() const {
+  return Detached() ? rank::kStopNone : impl_->recorder.ShouldStop();
+}
 uint64_t Session::SaveRequests() const { return Detached() ? 0 : impl_->recorder.SaveRequests(); }
 
 void Session::EnterPhase(rank::Phase phase, uint64_t step, uint32_t micro_batch) {
@@ -305,8 +322,8 @@ void Session::SetLastWords(std::string_view text) {
 Error Session::WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors) {
   if (Detached()) return {};
   WireReply reply;
-  if (Error error =
-          impl_->Call(StoreMessage(rank::kWantArena, data_bytes, buffers, tensors), "", kArenaTimeoutMs, &reply)) {
+  if (Error error = impl_->Call(StoreMessage(rank::kWantArena, data_bytes, buffers, tensors), "",
+                                kArenaTimeoutMs, &reply)) {
     return error;
   }
   if (reply.message.type != rank::kArena || reply.fds.empty())
@@ -317,18 +334,21 @@ Error Session::WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors
 Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) {
   if (Detached() || RestoreStep() == 0)
     return {ENOENT, "restore: this attempt does not start from a snapshot in memory"};
-  const std::string name = std::to_string(impl_->restore_step) + "." + std::to_string(impl_->restore_attempt);
+  const std::string name =
+      std::to_string(impl_->restore_step) + "." + std::to_string(impl_->restore_attempt);
   WireReply reply;
-  if (Error error = impl_->Call(StoreMessage(rank::kRestore, impl_->restore_step, impl_->restore_attempt, 0), "",
-                                kRestoreTimeoutMs, &reply)) {
+  if (Error error =
+          impl_->Call(StoreMessage(rank::kRestore, impl_->restore_step, impl_->restore_attempt, 0),
+                      "", kRestoreTimeoutMs, &reply)) {
     return error;
   }
   if (reply.message.type != rank::kReady || impl_->arena_map.base() == nullptr) {
-    return {ENOENT, "restore: the arena of rank " + std::to_string(impl_->rank) + " does not hold snapshot " + name};
+    return {ENOENT, "restore: the arena of rank " + std::to_string(impl_->rank) +
+                        " does not hold snapshot " + name};
   }
   std::string reason;
-  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), static_cast<uint32_t>(reply.message.args[0]), tensors, samples,
-                             &reason)) {
+  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), static_cast<uint32_t>(reply.message.args[0]),
+                             tensors, samples, &reason)) {
     return {EBADMSG, "restore: snapshot " + name + ": " + reason};
   }
   return {};
@@ -340,8 +360,8 @@ bool Session::SnapshotReady() const {
   return ckpt::SnapshotWriter(impl_->arena_map.base()).Ready(*impl_->agent_seen, impl_->attempt);
 }
 
-Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                            uint64_t* stall_ns) {
+Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step,
+                            uint64_t samples, bool persist, uint64_t* stall_ns) {
   *stall_ns = 0;
   if (Detached()) return {};
   if (impl_->arena_map.base() == nullptr) return Invalid("snapshot: WantArena comes first");
@@ -350,14 +370,17 @@ Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64
   std::string reason;
   uint32_t buffer = 0;
   const bool agent_present = impl_->agent_seen.value_or(impl_->recorder.AgentPresent());
-  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, agent_present, &buffer, &reason)) {
+  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, agent_present, &buffer,
+                    &reason)) {
     return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
   }
   for (size_t i = 0; i < tensors.size(); ++i) writer.CopyTensor(i, tensors[i]);
-  // An attempt that is over seals nothing: its buffer stays half filled and the keeper frees it before the next one
-  // starts.
-  if (!AttemptIsCurrent()) return {ESTALE, "snapshot of step " + std::to_string(step) + ": a newer attempt has begun"};
-  if (!writer.Seal(&reason)) return {EINVAL, "snapshot of step " + std::to_string(step) + ": " + reason};
+  // An attempt that is over seals nothing: its buffer stays half filled and the keeper frees it
+  // before the next one starts.
+  if (!AttemptIsCurrent())
+    return {ESTALE, "snapshot of step " + std::to_string(step) + ": a newer attempt has begun"};
+  if (!writer.Seal(&reason))
+    return {EINVAL, "snapshot of step " + std::to_string(step) + ": " + reason};
   impl_->recorder.CountSnapshot(true);
   impl_->Tell(rank::kSealed, step, buffer, persist ? rank::kSealedPersist : 0);
   *stall_ns = static_cast<uint64_t>(MonoNs() - begin_ns);
@@ -374,21 +397,23 @@ Error Session::StoreSet(std::string_view key, std::string_view value) {
   WireReply reply;
   std::string payload(key);
   payload.append(value);
-  return impl_->Store(StoreMessage(rank::kStoreSet, key.size(), value.size(), 0), payload, kStoreTimeoutMs, &reply);
+  return impl_->Store(StoreMessage(rank::kStoreSet, key.size(), value.size(), 0), payload,
+                      kStoreTimeoutMs, &reply);
 }
 
 Error Session::StoreGet(std::string_view key, int64_t timeout_ms, std::string* value) {
   if (Error error = CheckKey(key)) return error;
   timeout_ms = std::max<int64_t>(timeout_ms, 0);
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreGet, key.size(), 0, static_cast<uint64_t>(timeout_ms)),
-                             std::string(key), timeout_ms + kWaitSlackMs, &reply);
+  Error error =
+      impl_->Store(StoreMessage(rank::kStoreGet, key.size(), 0, static_cast<uint64_t>(timeout_ms)),
+                   std::string(key), timeout_ms + kWaitSlackMs, &reply);
   if (!error) *value = std::move(reply.payload);
   return error;
 }
 
-Error Session::StoreCompareSet(std::string_view key, std::string_view expected, std::string_view desired,
-                               std::string* value) {
+Error Session::StoreCompareSet(std::string_view key, std::string_view expected,
+                               std::string_view desired, std::string* value) {
   if (Error error = CheckKey(key)) return error;
   if (Error error = CheckValue(expected)) return error;
   if (Error error = CheckValue(desired)) return error;
@@ -399,8 +424,9 @@ Error Session::StoreCompareSet(std::string_view key, std::string_view expected, 
                    " bytes together; at most 64 KiB");
   }
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreCas, key.size(), expected.size(), desired.size()), payload,
-                             kStoreTimeoutMs, &reply);
+  Error error =
+      impl_->Store(StoreMessage(rank::kStoreCas, key.size(), expected.size(), desired.size()),
+                   payload, kStoreTimeoutMs, &reply);
   if (!error) *value = std::move(reply.payload);
   return error;
 }
@@ -408,8 +434,9 @@ Error Session::StoreCompareSet(std::string_view key, std::string_view expected, 
 Error Session::StoreAdd(std::string_view key, int64_t delta, int64_t* sum) {
   if (Error error = CheckKey(key)) return error;
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreAdd, key.size(), 0, static_cast<uint64_t>(delta)),
-                             std::string(key), kStoreTimeoutMs, &reply);
+  Error error =
+      impl_->Store(StoreMessage(rank::kStoreAdd, key.size(), 0, static_cast<uint64_t>(delta)),
+                   std::string(key), kStoreTimeoutMs, &reply);
   if (!error) *sum = static_cast<int64_t>(reply.message.args[0]);
   return error;
 }
@@ -419,15 +446,17 @@ Error Session::StoreWait(const std::vector<std::string>& keys, int64_t timeout_m
   if (Error error = EncodeKeys(keys, &payload)) return error;
   timeout_ms = std::max<int64_t>(timeout_ms, 0);
   WireReply reply;
-  return impl_->Store(StoreMessage(rank::kStoreWait, payload.size(), 0, static_cast<uint64_t>(timeout_ms)), payload,
-                      timeout_ms + kWaitSlackMs, &reply);
+  return impl_->Store(
+      StoreMessage(rank::kStoreWait, payload.size(), 0, static_cast<uint64_t>(timeout_ms)), payload,
+      timeout_ms + kWaitSlackMs, &reply);
 }
 
 Error Session::StoreCheck(const std::vector<std::string>& keys, bool* all_there) {
   std::string payload;
   if (Error error = EncodeKeys(keys, &payload)) return error;
   WireReply reply;
-  Error error = impl_->Store(StoreMessage(rank::kStoreCheck, payload.size(), 0, 0), payload, kStoreTimeoutMs, &reply);
+  Error error = impl_->Store(StoreMessage(rank::kStoreCheck, payload.size(), 0, 0), payload,
+                             kStoreTimeoutMs, &reply);
   if (!error) *all_there = reply.message.args[0] == 1;
   return error;
 }
@@ -435,8 +464,8 @@ Error Session::StoreCheck(const std::vector<std::string>& keys, bool* all_there)
 Error Session::StoreDelete(std::string_view key, bool* existed) {
   if (Error error = CheckKey(key)) return error;
   WireReply reply;
-  Error error =
-      impl_->Store(StoreMessage(rank::kStoreDelete, key.size(), 0, 0), std::string(key), kStoreTimeoutMs, &reply);
+  Error error = impl_->Store(StoreMessage(rank::kStoreDelete, key.size(), 0, 0), std::string(key),
+                             kStoreTimeoutMs, &reply);
   if (!error) *existed = reply.message.args[0] == 1;
   return error;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's connection to its keeper, in C++: hello, recorder, arena, restore, and the rendezvous store of the attempt.
-// The C ABI (client/holdfast.h) and the native trainer are thin layers over it. Links nothing but libc and libstdc++.
+// A rank's connection to its keeper, in C++: hello, recorder, arena, restore, and the rendezvous
+// store of the attempt. The C ABI (client/holdfast.h) and the native trainer are thin layers over
+// it. Links nothing but libc and libstdc++.
 //
-// Without HOLDFAST_SOCKET in the environment Connect() gives a detached session on which everything is a harmless no-op
-// (Detached() is true), so that a program runs the same without Holdfast.
-// Threads: store calls may come from any thread (one request at a time on the wire); everything else belongs to one
-// thread.
+// Without HOLDFAST_SOCKET in the environment Connect() gives a detached session on which everything
+// is a harmless no-op (Detached() is true), so that a program runs the same without Holdfast.
+// Threads: store calls may come from any thread (one request at a time on the wire); everything
+// else belongs to one thread.
 #ifndef HOLDFAST_CLIENT_SESSION_H_
 #define HOLDFAST_CLIENT_SESSION_H_
 
@@ -22,8 +23,8 @@ namespace holdfast::client {
 
 // Why a call failed; `message` is for people.
 struct Error {
-  int code =
-      0;  // errno-like; 0 = no error. ETIMEDOUT, ESTALE (an older attempt), ECONNRESET (the keeper is gone), EINVAL
+  int code = 0;  // errno-like; 0 = no error. ETIMEDOUT, ESTALE (an older attempt), ECONNRESET (the
+                 // keeper is gone), EINVAL
   std::string message;
   explicit operator bool() const { return code != 0; }
 };
@@ -53,23 +54,27 @@ class Session {
   // The arena: asked for once, before the first step. The keeper has touched its pages.
   Error WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors);
 
-  // The step of the memory snapshot this attempt starts from, 0 when it starts from a checkpoint or from scratch (then
-  // HOLDFAST_RESTORE says which: "checkpoint:<store>:<job>@<step>.<attempt>" or "scratch").
+  // The step of the memory snapshot this attempt starts from, 0 when it starts from a checkpoint or
+  // from scratch (then HOLDFAST_RESTORE says which: "checkpoint:<store>:<job>@<step>.<attempt>" or
+  // "scratch").
   uint64_t RestoreStep() const;
   Error Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples);
 
-  // Snapshot of the state after `step`. Call SnapshotReady on every rank, reduce, and take it on all or on none.
+  // Snapshot of the state after `step`. Call SnapshotReady on every rank, reduce, and take it on
+  // all or on none.
   bool SnapshotReady() const;
-  Error TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                     uint64_t* stall_ns);
+  Error TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples,
+                     bool persist, uint64_t* stall_ns);
   void CountSkippedSnapshot();
 
   // Rendezvous store. Values are at most 60 KiB, keys 1 KiB.
   Error StoreSet(std::string_view key, std::string_view value);
-  Error StoreGet(std::string_view key, int64_t timeout_ms, std::string* value);  // waits for the key
-  // c10d's compareSet: stores `desired` when the key is absent and `expected` is empty, or when it holds `expected`;
-  // `value` is what the key holds afterwards.
-  Error StoreCompareSet(std::string_view key, std::string_view expected, std::string_view desired, std::string* value);
+  Error StoreGet(std::string_view key, int64_t timeout_ms,
+                 std::string* value);  // waits for the key
+  // c10d's compareSet: stores `desired` when the key is absent and `expected` is empty, or when it
+  // holds `expected`; `value` is what the key holds afterwards.
+  Error StoreCompareSet(std::string_view key, std::string_view expected, std::string_view desired,
+                        std::string* value);
   Error StoreAdd(std::string_view key, int64_t delta, int64_t* sum);
   Error StoreWait(const std::vector<std::string>& keys, int64_t timeout_ms);
   Error StoreCheck(const std::vector<std::string>& keys, bool* all_there);

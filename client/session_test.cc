@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The session against a keeper that the test plays: late, doubled and missing answers, an agent that comes back,
-// hostile memory.
+// The session against a keeper that the test plays: late, doubled and missing answers, an agent
+// that comes back, hostile memory.
 #include "client/session.h"
 
 #include <errno.h>
@@ -43,7 +43,8 @@ class FakeKeeper {
     EXPECT_EQ(listen(listener_.get(), 16), 0);
     recorder_.Reset(memfd_create("recorder", MFD_CLOEXEC));
     EXPECT_EQ(ftruncate(recorder_.get(), static_cast<off_t>(rank::RecorderBytes())), 0);
-    base_ = mmap(nullptr, rank::RecorderBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, recorder_.get(), 0);
+    base_ = mmap(nullptr, rank::RecorderBytes(), PROT_READ | PROT_WRITE, MAP_SHARED,
+                 recorder_.get(), 0);
     rank::InitRecorder(base_, 42, 3, 1, 4);
     acceptor_ = std::thread([this] { Accept(); });
     setenv("HOLDFAST_SOCKET", path_.c_str(), 1);
@@ -64,7 +65,8 @@ class FakeKeeper {
     unsetenv("HOLDFAST_ATTEMPT");
     unsetenv("HOLDFAST_RESTORE");
   }
-  static void Reply(int socket, const Message& to, uint16_t type, uint64_t number, const std::string& value = "") {
+  static void Reply(int socket, const Message& to, uint16_t type, uint64_t number,
+                    const std::string& value = "") {
     Message reply;
     reply.type = type;
     reply.request = to.request;
@@ -168,18 +170,23 @@ TEST(SessionTest, StoreCallsCarryTheirArguments) {
     const std::string key = payload.substr(0, m.args[0]), rest = payload.substr(m.args[0]);
     switch (m.type) {
       case rank::kStoreSet:
-        return FakeKeeper::Reply(socket, m, rank::kStoreValue, key == "k" && rest == "value" ? 0 : 1);
-      case rank::kStoreGet: return FakeKeeper::Reply(socket, m, rank::kStoreValue, 0, key + std::to_string(m.args[2]));
+        return FakeKeeper::Reply(socket, m, rank::kStoreValue,
+                                 key == "k" && rest == "value" ? 0 : 1);
+      case rank::kStoreGet:
+        return FakeKeeper::Reply(socket, m, rank::kStoreValue, 0, key + std::to_string(m.args[2]));
       case rank::kStoreAdd:
         return FakeKeeper::Reply(socket, m, rank::kStoreValue,
                                  static_cast<uint64_t>(static_cast<int64_t>(m.args[2]) * 2));
       case rank::kStoreCas:
         return FakeKeeper::Reply(socket, m, rank::kStoreValue, 0,
                                  rest.substr(0, m.args[1]) + "|" + rest.substr(m.args[1]));
-      case rank::kStoreDelete: return FakeKeeper::Reply(socket, m, rank::kStoreValue, 1);
+      case rank::kStoreDelete:
+        return FakeKeeper::Reply(socket, m, rank::kStoreValue, 1);
       case rank::kStoreCheck:
-        return FakeKeeper::Reply(socket, m, rank::kStoreValue, payload.size() == 4 + 1 + 4 + 2 ? 1 : 0);
-      default: return FakeKeeper::Reply(socket, m, rank::kError, ETIMEDOUT, "waited");
+        return FakeKeeper::Reply(socket, m, rank::kStoreValue,
+                                 payload.size() == 4 + 1 + 4 + 2 ? 1 : 0);
+      default:
+        return FakeKeeper::Reply(socket, m, rank::kError, ETIMEDOUT, "waited");
     }
   });
   auto session = Connected();
@@ -205,15 +212,20 @@ TEST(SessionTest, StoreCallsCarryTheirArguments) {
 }
 
 TEST(SessionTest, LimitsAreCheckedBeforeAnythingIsSent) {
-  FakeKeeper keeper([](int, const Message&, const std::string&) { ADD_FAILURE() << "a packet was sent"; });
+  FakeKeeper keeper(
+      [](int, const Message&, const std::string&) { ADD_FAILURE() << "a packet was sent"; });
   auto session = Connected();
   ASSERT_NE(session, nullptr);
   std::string value;
   EXPECT_EQ(session->StoreSet("", "v").code, EINVAL);
   EXPECT_EQ(session->StoreSet(std::string(1025, 'k'), "v").code, EINVAL);
   EXPECT_EQ(session->StoreSet("k", std::string(61'441, 'v')).code, EINVAL);
-  EXPECT_EQ(session->StoreCompareSet("k", std::string(40'000, 'v'), std::string(40'000, 'v'), &value).code, EINVAL);
-  EXPECT_EQ(session->StoreWait(std::vector<std::string>(100, std::string(1000, 'k')), 1).code, EINVAL);
+  EXPECT_EQ(
+      session->StoreCompareSet("k", std::string(40'000, 'v'), std::string(40'000, 'v'), &value)
+          .code,
+      EINVAL);
+  EXPECT_EQ(session->StoreWait(std::vector<std::string>(100, std::string(1000, 'k')), 1).code,
+            EINVAL);
 }
 
 TEST(SessionTest, AnAgentThatComesBackGetsTheRequestAgain) {
@@ -265,7 +277,8 @@ TEST(SessionTest, OneThreadThatWaitsHoldsNobodyUp) {
       return;
     }
     FakeKeeper::Reply(socket, m, rank::kStoreValue, 0);
-    if (waiting_socket >= 0) FakeKeeper::Reply(waiting_socket, waiting, rank::kStoreValue, 0, "set by the other");
+    if (waiting_socket >= 0)
+      FakeKeeper::Reply(waiting_socket, waiting, rank::kStoreValue, 0, "set by the other");
   });
   auto session = Connected();
   ASSERT_NE(session, nullptr);
@@ -294,7 +307,8 @@ TEST(SessionTest, AnOlderAttemptIsToldSo) {
 }
 
 TEST(SessionTest, AKeeperThatIsGoneIsAnError) {
-  FakeKeeper keeper([](int socket, const Message&, const std::string&) { shutdown(socket, SHUT_RDWR); });
+  FakeKeeper keeper(
+      [](int socket, const Message&, const std::string&) { shutdown(socket, SHUT_RDWR); });
   auto session = Connected();
   ASSERT_NE(session, nullptr);
   EXPECT_EQ(session->StoreSet("k", "v").code, ECONNRESET);

@@ -31,7 +31,8 @@ Error Wire::WaitFor(short events, int64_t deadline_ns) {
     const int64_t left = deadline_ns - MonoNs();
     if (left <= 0) return {ETIMEDOUT, "keeper: no answer within the time given"};
     pollfd fd = {socket_.get(), events, 0};
-    const int ready = poll(&fd, 1, static_cast<int>(std::min<int64_t>((left + kNsPerMs - 1) / kNsPerMs, 60'000)));
+    const int ready =
+        poll(&fd, 1, static_cast<int>(std::min<int64_t>((left + kNsPerMs - 1) / kNsPerMs, 60'000)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return Broken(std::string("poll: ") + strerror(errno));
   }
@@ -51,7 +52,8 @@ Error Wire::Tell(Message message, int64_t deadline_ns) {
   return SendPacket(message, "", deadline_ns);
 }
 
-Error Wire::Call(Message request, const std::string& payload, int64_t deadline_ns, WireReply* reply) {
+Error Wire::Call(Message request, const std::string& payload, int64_t deadline_ns,
+                 WireReply* reply) {
   request.attempt = attempt_;
   request.request = next_request_++;
   request.payload_bytes = static_cast<uint32_t>(payload.size());
@@ -59,7 +61,8 @@ Error Wire::Call(Message request, const std::string& payload, int64_t deadline_n
   std::string buffer(rank::kPayloadBytesMax, '\0');
   for (;;) {
     rank::Descriptors fds;
-    const int result = rank::ReceiveMessage(socket_.get(), &reply->message, buffer.data(), buffer.size(), &fds);
+    const int result =
+        rank::ReceiveMessage(socket_.get(), &reply->message, buffer.data(), buffer.size(), &fds);
     if (result == -EAGAIN) {
       if (Error error = WaitFor(POLLIN, deadline_ns)) return error;
       continue;
@@ -68,13 +71,15 @@ Error Wire::Call(Message request, const std::string& payload, int64_t deadline_n
     reply->fds.clear();
     for (int i = 0; i < fds.count; ++i) reply->fds.emplace_back(fds.fds[i]);
     if (reply->message.type == rank::kResend) {
-      // Also one that was meant for an earlier request: sent twice a request is still carried out once.
+      // Also one that was meant for an earlier request: sent twice a request is still carried out
+      // once.
       const bool store = request.type >= rank::kStoreSet && request.type <= rank::kStoreDelete;
       if (!store) continue;
       if (Error error = SendPacket(request, payload, deadline_ns)) return error;
       continue;
     }
-    if (reply->message.request != request.request) continue;  // late, for a request that was given up
+    if (reply->message.request != request.request)
+      continue;  // late, for a request that was given up
     reply->payload.assign(buffer.data(), reply->message.payload_bytes);
     if (reply->message.type != rank::kError) return {};
     const int code = static_cast<int>(reply->message.args[0]);
@@ -82,8 +87,8 @@ Error Wire::Call(Message request, const std::string& payload, int64_t deadline_n
   }
 }
 
-std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int64_t deadline_ns, WireReply* welcome,
-                                 Error* error) {
+std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int64_t deadline_ns,
+                                 WireReply* welcome, Error* error) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -92,9 +97,11 @@ std::unique_ptr<Wire> Wire::Open(const std::string& path, uint64_t attempt, int6
   }
   memcpy(address.sun_path, path.c_str(), path.size());
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  int failed = fd.valid() ? connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) : -1;
+  int failed =
+      fd.valid() ? connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) : -1;
   // EAGAIN: the keeper's queue of new connections is full for the moment.
-  while (fd.valid() && failed != 0 && (errno == EAGAIN || errno == EINTR) && MonoNs() < deadline_ns) {
+  while (fd.valid() && failed != 0 && (errno == EAGAIN || errno == EINTR) &&
+         MonoNs() < deadline_ns) {
     poll(nullptr, 0, 2);
     failed = connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of a rank to its keeper: one request at a time, with a deadline; after kResend the outstanding store
-// request is sent again. One thread at a time.
+// One connection of a rank to its keeper: one request at a time, with a deadline; after kResend the
+// outstanding store request is sent again. One thread at a time.
 #ifndef HOLDFAST_CLIENT_WIRE_H_
 #define HOLDFAST_CLIENT_WIRE_H_
 
@@ -28,11 +28,12 @@ struct WireReply {
 class Wire {
  public:
   // Connects to the keeper's socket and says hello for `attempt`; the reply is kWelcome.
-  static std::unique_ptr<Wire> Open(const std::string& path, uint64_t attempt, int64_t deadline_ns, WireReply* welcome,
-                                    Error* error);
+  static std::unique_ptr<Wire> Open(const std::string& path, uint64_t attempt, int64_t deadline_ns,
+                                    WireReply* welcome, Error* error);
 
   // Sends and waits for the reply. A kError reply becomes the returned error with its code.
-  Error Call(rank::Message request, const std::string& payload, int64_t deadline_ns, WireReply* reply);
+  Error Call(rank::Message request, const std::string& payload, int64_t deadline_ns,
+             WireReply* reply);
   // Sends without a reply. Gives up at the deadline.
   Error Tell(rank::Message message, int64_t deadline_ns);
   bool broken() const { return broken_; }

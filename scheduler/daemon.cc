@@ -12,7 +12,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/status.h"

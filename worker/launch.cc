@@ -35,7 +35,8 @@ absl::StatusOr<int64_t> NumberFromEnv(const char* name, int64_t fallback) {
   const std::string text = Env(name);
   int64_t value = fallback;
   if (!text.empty() && (!absl::SimpleAtoi(text, &value) || value < 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", text, " is not a whole number from 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", text, " is not a whole number from 0"));
   }
   return value;
 }
@@ -67,8 +68,8 @@ void PrintStep(const rank::StepRecord& r) {
   std::printf(
       "{\"step\":%llu,\"samples\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,\"tokens_per_"
       "s\":%.1f}\n",
-      static_cast<unsigned long long>(r.step), static_cast<unsigned long long>(r.samples), r.loss, r.grad_norm, r.lr,
-      r.tokens_per_s);
+      static_cast<unsigned long long>(r.step), static_cast<unsigned long long>(r.samples), r.loss,
+      r.grad_norm, r.lr, r.tokens_per_s);
   std::fflush(stdout);
 }
 
@@ -90,8 +91,10 @@ absl::StatusOr<TrainerOptions> ReadOptions(const std::string& config_path, int64
 
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenData(const Config& config) {
   const uint64_t seed = static_cast<uint64_t>(config.train.seed);
-  if (config.data.kind == "synthetic") return SyntheticTokens(seed, config.model.seq_len, config.model.vocab);
-  return OpenTokens(PosixFileSystem(), config.data.prefix, seed, config.model.seq_len, config.model.vocab);
+  if (config.data.kind == "synthetic")
+    return SyntheticTokens(seed, config.model.seq_len, config.model.vocab);
+  return OpenTokens(PosixFileSystem(), config.data.prefix, seed, config.model.seq_len,
+                    config.model.vocab);
 }
 
 // What the bits depend on is fixed here, before the first tensor.
@@ -120,7 +123,8 @@ class Launch {
     client::Error error;
     session_ = client::Session::Connect(kSessionTimeoutMs, &error);
     if (error)
-      return {kExitInternal, absl::UnavailableError(absl::StrCat("connect to HOLDFAST_SOCKET: ", error.message))};
+      return {kExitInternal,
+              absl::UnavailableError(absl::StrCat("connect to HOLDFAST_SOCKET: ", error.message))};
     link_ = std::make_unique<SessionLink>(session_.get());
     link_->EnterPhase(rank::kPhaseInit, 0, 0);
     ranks_ = session_->Detached() ? 1 : session_->world_size();
@@ -149,7 +153,9 @@ class Launch {
     options.prefix = absl::StrCat("worker/", session_->attempt());
     options.host = parallel::LocalAddressTowards(Env("MASTER_ADDR"));
     auto groups = parallel::ConnectGroups(
-        mesh, session_->Detached() ? nullptr : parallel::MakeSessionStore(session_.get(), timeout_ms), options);
+        mesh,
+        session_->Detached() ? nullptr : parallel::MakeSessionStore(session_.get(), timeout_ms),
+        options);
     connect_ms_ = (clock_.MonoNs() - begin_ns) / kNsPerMs;
     return groups;
   }
@@ -158,27 +164,33 @@ class Launch {
     link_->EnterPhase(rank::kPhaseRestore, 0, 0);
     const int64_t begin_ns = clock_.MonoNs();
     const auto start = trainer->Prepare(Env("HOLDFAST_RESTORE"));
-    if (!start.ok()) return {absl::IsFailedPrecondition(start.status()) ? kExitStale : kExitRestore, start.status()};
+    if (!start.ok())
+      return {absl::IsFailedPrecondition(start.status()) ? kExitStale : kExitRestore,
+              start.status()};
     const int64_t now_ns = clock_.MonoNs();
     std::fprintf(stderr,
                  "holdfast-worker: rank %lld of %lld, attempt %llu: starts from %s; ready after "
                  "%lld ms (peers %lld, state %lld)\n",
                  static_cast<long long>(rank_), static_cast<long long>(ranks_),
                  static_cast<unsigned long long>(session_->attempt()), start->source.c_str(),
-                 static_cast<long long>((now_ns - start_ns_) / kNsPerMs), static_cast<long long>(connect_ms_),
+                 static_cast<long long>((now_ns - start_ns_) / kNsPerMs),
+                 static_cast<long long>(connect_ms_),
                  static_cast<long long>((now_ns - begin_ns) / kNsPerMs));
     link_->EnterPhase(rank::kPhaseFirstStep, start->step + 1, 0);
     const auto end = trainer->Run();
     if (!end.ok()) return {CodeOfRun(end.status()), end.status()};
     if (*end == RunEnd::kStale) {
-      return {kExitStale, absl::FailedPreconditionError("a newer attempt of this job exists; this process stops")};
+      return {kExitStale, absl::FailedPreconditionError(
+                              "a newer attempt of this job exists; this process stops")};
     }
-    link_->EnterPhase(*end == RunEnd::kDone ? rank::kPhaseDone : rank::kPhaseTeardown, trainer->step(), 0);
+    link_->EnterPhase(*end == RunEnd::kDone ? rank::kPhaseDone : rank::kPhaseTeardown,
+                      trainer->step(), 0);
     return {kExitDone, absl::OkStatus()};
   }
 
   int Report(const Failure& failure) {
-    const std::string text = absl::StrCat("holdfast-worker: rank ", rank_, ": ", failure.status.message());
+    const std::string text =
+        absl::StrCat("holdfast-worker: rank ", rank_, ": ", failure.status.message());
     std::fprintf(stderr, "%s\n", text.c_str());
     if (link_) link_->SetLastWords(text);
     return failure.code;
@@ -201,9 +213,11 @@ absl::StatusOr<DropMicroBatch> ParseFaultFile(std::string_view text) {
   if (!root.is_object()) return fail("is not a JSON object");
   DropMicroBatch drop;
   for (const auto& [key, value] : root.items()) {
-    if (key != "drop_micro_batch") return fail(absl::StrCat(key, ": unknown fault; known: drop_micro_batch"));
-    if (!value.is_object() || !value.contains("step") || !value.contains("rank") || value.size() != 2 ||
-        !value["step"].is_number_unsigned() || !value["rank"].is_number_unsigned()) {
+    if (key != "drop_micro_batch")
+      return fail(absl::StrCat(key, ": unknown fault; known: drop_micro_batch"));
+    if (!value.is_object() || !value.contains("step") || !value.contains("rank") ||
+        value.size() != 2 || !value["step"].is_number_unsigned() ||
+        !value["rank"].is_number_unsigned()) {
       return fail("drop_micro_batch: must hold the whole numbers step and rank");
     }
     drop = {value["step"].get<int64_t>(), value["rank"].get<int64_t>()};
@@ -220,9 +234,9 @@ absl::Status CheckConfiguration(const std::string& path, int64_t ranks) {
   std::vector<uint64_t> counts;
   HF_RETURN_IF_ERROR(CountTokens(*data, &counts));
   if (static_cast<int64_t>(counts.size()) > config.model.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(data->bin_path(), ": holds token ", counts.size() - 1,
-                                                   ", but model.vocab is ", config.model.vocab,
-                                                   "; set model.vocab to the tokenizer's"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(data->bin_path(), ": holds token ", counts.size() - 1, ", but model.vocab is ",
+                     config.model.vocab, "; set model.vocab to the tokenizer's"));
   }
   return absl::OkStatus();
 }

@@ -46,8 +46,8 @@ enum class RunEnd { kDone, kStopped, kStale };
 // Not owned: groups' peers, link, data and clock outlive the trainer. One thread.
 class Trainer {
  public:
-  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups, RankLink* link,
-          const SampleSource* data, const Clock* clock);
+  Trainer(TrainerOptions options, const parallel::Mesh& mesh, parallel::Groups groups,
+          RankLink* link, const SampleSource* data, const Clock* clock);
 
   // Arena, then the state: from the link's snapshot, the checkpoint `restore` names, or the seed.
   absl::StatusOr<StartPoint> Prepare(const std::string& restore);

@@ -16,7 +16,8 @@ constexpr double kLayoutTolerance = 1e-5;  // relative; fp32 sums in another ord
 
 Config Small(int64_t dp, int64_t tp, int64_t accumulate) {
   Config config;
-  config.model = {.vocab = 16, .dim = 16, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 24, .seq_len = 8};
+  config.model = {
+      .vocab = 16, .dim = 16, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 24, .seq_len = 8};
   config.data.kind = "synthetic";
   config.train = {.steps = 5, .seed = 7, .micro_batch = 2, .accumulate = accumulate};
   config.optimizer.lr = 1e-2;
@@ -95,21 +96,25 @@ TEST_P(EveryLayout, GivesTheLossesNormsAndGradientsOfOneRank) {
   Config first = Small(1, 1, 4), first_many = Small(p.dp, p.tp, p.accumulate);
   first.train.steps = first_many.train.steps = 1;
   first.optimizer.warmup_steps = first_many.optimizer.warmup_steps = 0;
-  EXPECT_LT(WorstTensor(Whole(TrainAll({.config = first})), Whole(TrainAll({.config = first_many})), "grad."),
+  EXPECT_LT(WorstTensor(Whole(TrainAll({.config = first})), Whole(TrainAll({.config = first_many})),
+                        "grad."),
             kLayoutTolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, EveryLayout,
-                         testing::Values(Layout{1, 2, 4}, Layout{2, 1, 2}, Layout{2, 2, 2}, Layout{4, 1, 1}),
+                         testing::Values(Layout{1, 2, 4}, Layout{2, 1, 2}, Layout{2, 2, 2},
+                                         Layout{4, 1, 1}),
                          [](const auto& mesh) {
-                           return "Dp" + std::to_string(mesh.param.dp) + "Tp" + std::to_string(mesh.param.tp);
+                           return "Dp" + std::to_string(mesh.param.dp) + "Tp" +
+                                  std::to_string(mesh.param.tp);
                          });
 
 TEST(Layouts, ATiedHeadIsTheSameOnTwoTensorParallelRanks) {
   Config one = Small(1, 1, 1), two = Small(1, 2, 1);
   one.model.tied = two.model.tied = true;
-  EXPECT_LT(WorstRelative(Losses(TrainAll({.config = one})[0]), Losses(TrainAll({.config = two})[0])),
-            kLayoutTolerance);
+  EXPECT_LT(
+      WorstRelative(Losses(TrainAll({.config = one})[0]), Losses(TrainAll({.config = two})[0])),
+      kLayoutTolerance);
 }
 
 TEST(Gate, NoticesASkippedGradientReduction) {
@@ -132,12 +137,14 @@ TEST(Gate, NoticesADroppedMicroBatch) {
 TEST(Gate, NoticesADifferentSeed) {
   Config other = Small(1, 1, 1);
   other.train.seed = 8;
-  EXPECT_GT(WorstRelative(Losses(TrainAll({.config = Small(1, 1, 1)})[0]), Losses(TrainAll({.config = other})[0])),
+  EXPECT_GT(WorstRelative(Losses(TrainAll({.config = Small(1, 1, 1)})[0]),
+                          Losses(TrainAll({.config = other})[0])),
             10 * kLayoutTolerance);
 }
 
 TEST(Determinism, ARunIsRepeatedBitForBit) {
-  const auto first = TrainAll({.config = Small(2, 2, 1)}), second = TrainAll({.config = Small(2, 2, 1)});
+  const auto first = TrainAll({.config = Small(2, 2, 1)}),
+             second = TrainAll({.config = Small(2, 2, 1)});
   EXPECT_EQ(Losses(first[0]), Losses(second[0]));
   EXPECT_EQ(Whole(first), Whole(second));
 }
@@ -145,8 +152,10 @@ TEST(Determinism, ARunIsRepeatedBitForBit) {
 TEST(Resume, FromASnapshotEqualsTheUndisturbedRunBitForBit) {
   const auto undisturbed = TrainAll({.config = Small(2, 2, 1)});
   std::vector<ArenaMemory> arenas(4);
-  const auto before = TrainAll(
-      {.config = Small(2, 2, 1), .arenas = &arenas, .arrange = [](int, ArenaLink* link) { link->stale_at_step = 4; }});
+  const auto before =
+      TrainAll({.config = Small(2, 2, 1), .arenas = &arenas, .arrange = [](int, ArenaLink* link) {
+                  link->stale_at_step = 4;
+                }});
   for (const RankOutcome& outcome : before) {
     EXPECT_EQ(outcome.end, RunEnd::kStale);
     EXPECT_EQ(outcome.sealed, (std::vector<uint64_t>{1, 2, 3}));
@@ -173,26 +182,30 @@ TEST(Resume, BehindTheLastStepOnlyBringsThatStateToTheStore) {
 
 TEST(Snapshots, AreTakenWhenDueAndPersistedWhenAskedFor) {
   std::vector<ArenaMemory> arenas(2);
-  const auto run = TrainAll({.config = Small(2, 1, 1), .arenas = &arenas, .snapshot_every = 2, .persist_every = 4});
+  const auto run = TrainAll(
+      {.config = Small(2, 1, 1), .arenas = &arenas, .snapshot_every = 2, .persist_every = 4});
   EXPECT_EQ(run[0].sealed, (std::vector<uint64_t>{2, 4, 5}));  // 5 is the last step
   EXPECT_EQ(run[1].persisted, (std::vector<uint64_t>{4, 5}));
 }
 
 TEST(Snapshots, ASaveRequestToRankZeroPersistsTheNextStepOnAllRanks) {
   std::vector<ArenaMemory> arenas(2);
-  const auto run = TrainAll({.config = Small(2, 1, 1), .arenas = &arenas, .arrange = [](int rank, ArenaLink* link) {
-                               if (rank == 0) link->save_at_step = 3;
-                             }});
+  const auto run = TrainAll(
+      {.config = Small(2, 1, 1), .arenas = &arenas, .arrange = [](int rank, ArenaLink* link) {
+         if (rank == 0) link->save_at_step = 3;
+       }});
   EXPECT_EQ(run[0].persisted, (std::vector<uint64_t>{3, 5}));
   EXPECT_EQ(run[1].persisted, (std::vector<uint64_t>{3, 5}));
 }
 
 TEST(Snapshots, AreSkippedByAllRanksWhenOneIsNotReadyAndAnOwedPersistIsMadeUp) {
   std::vector<ArenaMemory> arenas(2);
-  const auto run = TrainAll(
-      {.config = Small(2, 1, 1), .arenas = &arenas, .persist_every = 2, .arrange = [](int rank, ArenaLink* link) {
-         if (rank == 1) link->busy_until_step = 3;
-       }});
+  const auto run = TrainAll({.config = Small(2, 1, 1),
+                             .arenas = &arenas,
+                             .persist_every = 2,
+                             .arrange = [](int rank, ArenaLink* link) {
+                               if (rank == 1) link->busy_until_step = 3;
+                             }});
   for (const RankOutcome& outcome : run) {
     EXPECT_EQ(outcome.skipped, 2);
     EXPECT_EQ(outcome.sealed, (std::vector<uint64_t>{3, 4, 5}));
@@ -202,10 +215,12 @@ TEST(Snapshots, AreSkippedByAllRanksWhenOneIsNotReadyAndAnOwedPersistIsMadeUp) {
 
 TEST(Stop, OfOneRankEndsAllAfterAPersistedSnapshotOfThatStep) {
   std::vector<ArenaMemory> arenas(2);
-  const auto run = TrainAll(
-      {.config = Small(2, 1, 1), .arenas = &arenas, .snapshot_every = 0, .arrange = [](int rank, ArenaLink* link) {
-         if (rank == 1) link->stop_at_step = 3;
-       }});
+  const auto run = TrainAll({.config = Small(2, 1, 1),
+                             .arenas = &arenas,
+                             .snapshot_every = 0,
+                             .arrange = [](int rank, ArenaLink* link) {
+                               if (rank == 1) link->stop_at_step = 3;
+                             }});
   for (const RankOutcome& outcome : run) {
     EXPECT_EQ(outcome.end, RunEnd::kStopped);
     EXPECT_EQ(outcome.persisted, (std::vector<uint64_t>{3}));

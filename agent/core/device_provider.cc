@@ -5,10 +5,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/ids.h"
@@ -47,7 +46,8 @@ absl::StatusOr<v1::Device> ParseDevice(const json& entry, size_t index) {
   }
   if (!IsValidName(device.id())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where, ".id: '", device.id(), "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
+        absl::StrCat(where, ".id: '", device.id(),
+                     "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
   }
   return device;
 }
@@ -68,8 +68,10 @@ class SimulatedDevices final : public DeviceProvider {
   absl::StatusOr<bool> Refresh() override {
     const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat info {};
-    if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("device file ", path_));
-    const FileStamp stamp{info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, info.st_ino};
+    if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
+      return ErrnoStatus(errno, absl::StrCat("device file ", path_));
+    const FileStamp stamp{info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size,
+                          info.st_ino};
     if (stamp == stamp_) return false;
     if (info.st_size > kDeviceFileBytesMax) {
       return absl::InvalidArgumentError(
@@ -81,7 +83,8 @@ class SimulatedDevices final : public DeviceProvider {
     text.resize(static_cast<size_t>(got));
     absl::StatusOr<std::vector<v1::Device>> parsed = ParseSimulatedDevices(text);
     if (!parsed.ok())
-      return Annotate(parsed.status(), path_);  // the stamp stays old: said again until it is repaired
+      return Annotate(parsed.status(),
+                      path_);  // the stamp stays old: said again until it is repaired
     stamp_ = stamp;
     if (Same(*parsed)) return false;
     devices_ = *std::move(parsed);
@@ -116,21 +119,24 @@ class NoDevices final : public DeviceProvider {
 
 absl::StatusOr<std::vector<v1::Device>> ParseSimulatedDevices(const std::string& text) {
   const json document = json::parse(text, nullptr, false);
-  if (document.is_discarded()) return absl::InvalidArgumentError("not JSON (cut short or malformed)");
+  if (document.is_discarded())
+    return absl::InvalidArgumentError("not JSON (cut short or malformed)");
   if (!document.is_object() || !document.contains("devices") || !document["devices"].is_array() ||
       document.size() != 1) {
     return absl::InvalidArgumentError("expected one object with one field \"devices\", a list");
   }
   const json& list = document["devices"];
   if (list.size() > kDevicesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("devices: ", list.size(), " entries; at most ", kDevicesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("devices: ", list.size(), " entries; at most ", kDevicesMax));
   }
   std::vector<v1::Device> devices;
   std::set<std::string> ids;
   for (size_t i = 0; i < list.size(); ++i) {
     HF_ASSIGN_OR_RETURN(v1::Device device, ParseDevice(list[i], i));
     if (!ids.insert(device.id()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("devices[", i, "].id: '", device.id(), "' is there twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("devices[", i, "].id: '", device.id(), "' is there twice"));
     }
     devices.push_back(std::move(device));
   }
@@ -145,8 +151,8 @@ absl::StatusOr<std::unique_ptr<DeviceProvider>> MakeDeviceProvider(const std::st
     HF_RETURN_IF_ERROR(devices->Refresh().status());
     return std::unique_ptr<DeviceProvider>(std::move(devices));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--devices: '", description, "' does not exist in this version; use simulated:FILE or none"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--devices: '", description, "' does not exist in this version; use simulated:FILE or none"));
 }
 
 }  // namespace holdfast::agent

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices a node has and how they are: behind an interface, so that jobs, placement and tests know no vendor.
+// Which devices a node has and how they are: behind an interface, so that jobs, placement and tests
+// know no vendor.
 #ifndef HOLDFAST_AGENT_CORE_DEVICE_PROVIDER_H_
 #define HOLDFAST_AGENT_CORE_DEVICE_PROVIDER_H_
 
@@ -22,17 +23,18 @@ class DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;
   virtual bool simulated() const = 0;
-  // Looks again. True when the devices differ from what they were. An error leaves the last good ones in place.
+  // Looks again. True when the devices differ from what they were. An error leaves the last good
+  // ones in place.
   virtual absl::StatusOr<bool> Refresh() = 0;
   virtual const std::vector<v1::Device>& devices() const = 0;
 };
 
-// "none", or "simulated:FILE" (JSON, read again whenever it changes; the first reading must succeed). Anything else
-// is INVALID_ARGUMENT listing what exists.
+// "none", or "simulated:FILE" (JSON, read again whenever it changes; the first reading must
+// succeed). Anything else is INVALID_ARGUMENT listing what exists.
 absl::StatusOr<std::unique_ptr<DeviceProvider>> MakeDeviceProvider(const std::string& description);
 
-// {"devices":[{"id":"n0-gpu0","kind":"simulated","memory_bytes":85899345920,"healthy":true,"reason":""}, ...]}.
-// Every error names the entry and the field.
+// {"devices":[{"id":"n0-gpu0","kind":"simulated","memory_bytes":85899345920,"healthy":true,"reason":""},
+// ...]}. Every error names the entry and the field.
 absl::StatusOr<std::vector<v1::Device>> ParseSimulatedDevices(const std::string& text);
 
 }  // namespace holdfast::agent

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/core/device_provider.h"
 
+#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
-
-#include <gtest/gtest.h>
 
 namespace holdfast::agent {
 namespace {
@@ -18,7 +17,8 @@ constexpr char kTwo[] =
 class Devices : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "holdfast-devices-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "holdfast-devices-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;
   }
@@ -54,7 +54,8 @@ TEST_F(Devices, ABadFileLeavesTheLastGoodReading) {
   Write(R"({"devices":[{"id":"n0-gp)");
   absl::StatusOr<bool> refreshed = (*provider)->Refresh();
   EXPECT_FALSE(refreshed.ok());
-  EXPECT_NE(std::string(refreshed.status().message()).find("devices.json"), std::string::npos) << refreshed.status();
+  EXPECT_NE(std::string(refreshed.status().message()).find("devices.json"), std::string::npos)
+      << refreshed.status();
   EXPECT_FALSE((*provider)->Refresh().ok()) << "said until it is repaired";
   EXPECT_EQ((*provider)->devices().size(), 2u);
   std::filesystem::remove(dir_ + "/devices.json");
@@ -81,7 +82,8 @@ TEST_F(Devices, ErrorsNameTheField) {
   for (const auto& [text, field] : cases) {
     const absl::Status status = ParseSimulatedDevices(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_NE(std::string(status.message()).find(field), std::string::npos) << text << ": " << status;
+    EXPECT_NE(std::string(status.message()).find(field), std::string::npos)
+        << text << ": " << status;
   }
 }
 
@@ -89,7 +91,8 @@ TEST_F(Devices, OnlyWhatExistsIsTaken) {
   EXPECT_TRUE(MakeDeviceProvider("none").value()->devices().empty());
   for (const char* bad : {"", "nvml", "simulated:", "Simulated:x"}) {
     const absl::Status status = MakeDeviceProvider(bad).status();
-    EXPECT_NE(std::string(status.message()).find("simulated:FILE or none"), std::string::npos) << bad;
+    EXPECT_NE(std::string(status.message()).find("simulated:FILE or none"), std::string::npos)
+        << bad;
   }
   EXPECT_TRUE(absl::IsNotFound(MakeDeviceProvider(Description()).status()));
 }

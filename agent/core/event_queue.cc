@@ -15,13 +15,15 @@ bool SameRank(const v1::RankReport& a, const v1::RankReport& b) {
 // What the level of the next beat tells as well.
 bool Expendable(const QueuedEvent& e) {
   return !e.prepared.has_value() && !e.in_flight &&
-         (e.event.kind() == v1::RankEvent::KIND_SEALED || e.event.kind() == v1::RankEvent::KIND_STARTED ||
+         (e.event.kind() == v1::RankEvent::KIND_SEALED ||
+          e.event.kind() == v1::RankEvent::KIND_STARTED ||
           e.event.kind() == v1::RankEvent::KIND_CONTINUED);
 }
 
 }  // namespace
 
-void EventQueue::PushEvent(v1::RankEvent event, int64_t at_ns, std::optional<v1::NodeReport> report) {
+void EventQueue::PushEvent(v1::RankEvent event, int64_t at_ns,
+                           std::optional<v1::NodeReport> report) {
   if (event.kind() == v1::RankEvent::KIND_SEALED) {
     // A newer seal tells all the older one did: its report lists what the arena holds.
     for (QueuedEvent& queued : events_) {
@@ -57,7 +59,8 @@ void EventQueue::Push(QueuedEvent event) {
 void EventQueue::MakeRoom() {
   auto victim = std::find_if(events_.begin(), events_.end(), Expendable);
   if (victim == events_.end()) {
-    victim = std::find_if(events_.begin(), events_.end(), [](const QueuedEvent& e) { return !e.in_flight; });
+    victim = std::find_if(events_.begin(), events_.end(),
+                          [](const QueuedEvent& e) { return !e.in_flight; });
   }
   if (victim == events_.end()) return;
   events_.erase(victim);
@@ -69,7 +72,9 @@ bool EventQueue::MakeBatch(int64_t now_ns, v1::ReportEventsRequest* out) {
   if (in_flight_ == 0) {
     size_t bytes = 0;
     for (QueuedEvent& queued : events_) {
-      if (in_flight_ >= kBatchEventsMax || (in_flight_ > 0 && bytes + queued.bytes > kBatchBytesMax)) break;
+      if (in_flight_ >= kBatchEventsMax ||
+          (in_flight_ > 0 && bytes + queued.bytes > kBatchBytesMax))
+        break;
       bytes += queued.bytes;
       queued.in_flight = true;
       ++in_flight_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Edges that wait to reach the scheduler: bounded, coalesced, kept until acknowledged. What is dropped at the limit
-// is what the level in the next beat tells anyway, and it is counted. Ages are computed when a batch is made, not
-// when the event happened.
+// Edges that wait to reach the scheduler: bounded, coalesced, kept until acknowledged. What is
+// dropped at the limit is what the level in the next beat tells anyway, and it is counted. Ages are
+// computed when a batch is made, not when the event happened.
 //
 // Threads: none of its own; the owner serialises. A batch stays in the queue until Acknowledge.
 #ifndef HOLDFAST_AGENT_CORE_EVENT_QUEUE_H_
@@ -30,16 +30,17 @@ struct QueuedEvent {
 
 class EventQueue {
  public:
-  void PushEvent(v1::RankEvent event, int64_t at_ns, std::optional<v1::NodeReport> report = std::nullopt);
+  void PushEvent(v1::RankEvent event, int64_t at_ns,
+                 std::optional<v1::NodeReport> report = std::nullopt);
   void PushPrepared(v1::PreparedSave prepared, int64_t at_ns);
 
   bool empty() const { return events_.empty(); }
   size_t size() const { return events_.size(); }
   uint64_t dropped() const { return dropped_; }
 
-  // The oldest events as one request with ages relative to `now_ns`; the same `sequence` until it is acknowledged (a
-  // repeat may hold the same events with other ages, never other events). node, boot_id and epoch are the caller's.
-  // False when empty.
+  // The oldest events as one request with ages relative to `now_ns`; the same `sequence` until it
+  // is acknowledged (a repeat may hold the same events with other ages, never other events). node,
+  // boot_id and epoch are the caller's. False when empty.
   bool MakeBatch(int64_t now_ns, v1::ReportEventsRequest* out);
   void Acknowledge(uint64_t sequence);
 

@@ -19,7 +19,9 @@ void FenceGuard::SetWitnesses(const std::vector<std::string>& addresses) {
   witness_ns_ = std::move(kept);
 }
 
-void FenceGuard::BeatAnswered(int64_t sent_ns) { beat_ns_ = std::max(beat_ns_.value_or(0), sent_ns); }
+void FenceGuard::BeatAnswered(int64_t sent_ns) {
+  beat_ns_ = std::max(beat_ns_.value_or(0), sent_ns);
+}
 
 void FenceGuard::WitnessAnswered(const std::string& address, int64_t sent_ns) {
   const auto it = witness_ns_.find(address);

@@ -15,13 +15,15 @@ constexpr uint32_t kGraceSDefault = 30;
 // "host" of "host:port"; 127.0.0.1 for a Unix socket.
 std::string MasterHost(const std::string& address) {
   const size_t colon = address.rfind(':');
-  if (address.rfind("unix:", 0) == 0 || colon == std::string::npos || colon == 0) return "127.0.0.1";
+  if (address.rfind("unix:", 0) == 0 || colon == std::string::npos || colon == 0)
+    return "127.0.0.1";
   return address.substr(0, colon);
 }
 
 uint32_t WorldSize(const v1::Placement& placement) {
   uint32_t ranks = 0;
-  for (const v1::NodePlacement& node : placement.nodes()) ranks += static_cast<uint32_t>(node.ranks_size());
+  for (const v1::NodePlacement& node : placement.nodes())
+    ranks += static_cast<uint32_t>(node.ranks_size());
   return ranks;
 }
 
@@ -36,7 +38,8 @@ void AddEnv(std::vector<std::string>* env, std::string_view key, const std::stri
   env->push_back(absl::StrCat(absl::string_view(key.data(), key.size()), "=", value));
 }
 
-std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& facts, const v1::NodePlacement& here) {
+std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& facts,
+                                   const v1::NodePlacement& here) {
   std::vector<std::string> env;
   // The user's first: what we promise to a rank wins.
   for (const auto& [key, value] : job.spec().environment()) AddEnv(&env, key, value);
@@ -59,7 +62,8 @@ std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& f
   return env;
 }
 
-rank::RankSpec OneRank(const v1::RankPlacement& placed, const v1::JobSpec& spec, const NodeFacts& facts) {
+rank::RankSpec OneRank(const v1::RankPlacement& placed, const v1::JobSpec& spec,
+                       const NodeFacts& facts) {
   rank::RankSpec out;
   out.rank = placed.rank();
   out.local = placed.local_rank();
@@ -89,8 +93,9 @@ absl::Status SetUser(const v1::JobSpec& spec, const NodeFacts& facts, rank::Star
   }
   if (spec.uid() != facts.agent_uid) {
     return absl::PermissionDeniedError(
-        absl::StrCat("spec.uid: the job belongs to uid ", spec.uid(), " but the agent of node ", facts.node,
-                     " runs as uid ", facts.agent_uid, " and cannot become another user; run that agent as root"));
+        absl::StrCat("spec.uid: the job belongs to uid ", spec.uid(), " but the agent of node ",
+                     facts.node, " runs as uid ", facts.agent_uid,
+                     " and cannot become another user; run that agent as root"));
   }
   out->uid = facts.agent_uid;
   out->gid = facts.agent_gid;
@@ -102,7 +107,8 @@ absl::Status SetUser(const v1::JobSpec& spec, const NodeFacts& facts, rank::Star
 std::string EnvValue(const std::vector<std::string>& env, const std::string& key) {
   std::string value;
   for (const std::string& entry : env) {
-    if (entry.size() > key.size() && entry[key.size()] == '=' && entry.compare(0, key.size(), key) == 0) {
+    if (entry.size() > key.size() && entry[key.size()] == '=' &&
+        entry.compare(0, key.size(), key) == 0) {
       value = entry.substr(key.size() + 1);
     }
   }
@@ -119,11 +125,13 @@ const v1::NodePlacement* PlacementOn(const v1::Placement& placement, const std::
 std::string RestoreWord(const v1::StartPoint& point, const std::string& store) {
   const v1::CheckpointRef& ref = point.ref();
   switch (point.source()) {
-    case v1::StartPoint::SOURCE_SNAPSHOT: return absl::StrCat("snapshot:", ref.step(), ".", ref.attempt());
+    case v1::StartPoint::SOURCE_SNAPSHOT:
+      return absl::StrCat("snapshot:", ref.step(), ".", ref.attempt());
     case v1::StartPoint::SOURCE_CHECKPOINT:
       return absl::StrCat("checkpoint:", store, ":",
                           ToString(CheckpointId{JobId{ref.job()}, ref.attempt(), ref.step()}));
-    default: return "scratch";
+    default:
+      return "scratch";
   }
 }
 
@@ -133,8 +141,9 @@ absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const 
     return absl::InvalidArgumentError(absl::StrCat("placement: has no rank on node ", facts.node));
   }
   if (here->ranks_size() > kRanksPerNodeMax) {
-    return absl::InvalidArgumentError(absl::StrCat("placement: ", here->ranks_size(), " ranks on node ", facts.node,
-                                                   "; at most ", kRanksPerNodeMax));
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", here->ranks_size(),
+                                                   " ranks on node ", facts.node, "; at most ",
+                                                   kRanksPerNodeMax));
   }
   if (job.spec().command_size() == 0 && job.spec().trainer_config().empty()) {
     return absl::InvalidArgumentError("spec: neither command nor trainer_config is set");
@@ -145,11 +154,13 @@ absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const 
   out.world_size = WorldSize(job.placement());
   out.cwd = job.spec().working_directory().empty() ? "/" : job.spec().working_directory();
   out.log_dir = facts.log_dir;
-  out.log_limit_bytes = job.spec().log_bytes_per_rank() != 0 ? job.spec().log_bytes_per_rank()
-                                                             : static_cast<uint64_t>(kLogBytesPerRankDefault);
+  out.log_limit_bytes = job.spec().log_bytes_per_rank() != 0
+                            ? job.spec().log_bytes_per_rank()
+                            : static_cast<uint64_t>(kLogBytesPerRankDefault);
   HF_RETURN_IF_ERROR(SetUser(job.spec(), facts, &out));
   out.env = CommonEnv(job, facts, *here);
-  for (const v1::RankPlacement& placed : here->ranks()) out.ranks.push_back(OneRank(placed, job.spec(), facts));
+  for (const v1::RankPlacement& placed : here->ranks())
+    out.ranks.push_back(OneRank(placed, job.spec(), facts));
   return out;
 }
 
@@ -157,22 +168,36 @@ absl::StatusOr<WantedJob> ToWanted(const v1::DesiredJob& job, const std::string&
   WantedJob wanted;
   wanted.job = job.job();
   wanted.attempt = job.attempt();
-  wanted.grace_ns = static_cast<int64_t>(job.grace_s() != 0 ? job.grace_s() : kGraceSDefault) * kNsPerSec;
+  wanted.grace_ns =
+      static_cast<int64_t>(job.grace_s() != 0 ? job.grace_s() : kGraceSDefault) * kNsPerSec;
   if (const v1::NodePlacement* here = PlacementOn(job.placement(), node); here != nullptr) {
     wanted.local_ranks = static_cast<uint32_t>(here->ranks_size());
   }
   switch (job.phase()) {
-    case v1::DESIRED_PHASE_RUN: wanted.phase = WantedJob::kRun; break;
-    case v1::DESIRED_PHASE_STOP: wanted.phase = WantedJob::kStop; break;
-    case v1::DESIRED_PHASE_FORGET: wanted.phase = WantedJob::kForget; break;
+    case v1::DESIRED_PHASE_RUN:
+      wanted.phase = WantedJob::kRun;
+      break;
+    case v1::DESIRED_PHASE_STOP:
+      wanted.phase = WantedJob::kStop;
+      break;
+    case v1::DESIRED_PHASE_FORGET:
+      wanted.phase = WantedJob::kForget;
+      break;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("job ", ToString(JobId{job.job()}), ": phase ", job.phase(),
-                                                     " is not known to this agent; is the scheduler newer?"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("job ", ToString(JobId{job.job()}), ": phase ", job.phase(),
+                       " is not known to this agent; is the scheduler newer?"));
   }
   switch (job.stop()) {
-    case v1::STOP_KIND_TERM: wanted.stop = StopKind::kTerm; break;
-    case v1::STOP_KIND_GRACEFUL: wanted.stop = StopKind::kGraceful; break;
-    default: wanted.stop = StopKind::kKill; break;
+    case v1::STOP_KIND_TERM:
+      wanted.stop = StopKind::kTerm;
+      break;
+    case v1::STOP_KIND_GRACEFUL:
+      wanted.stop = StopKind::kGraceful;
+      break;
+    default:
+      wanted.stop = StopKind::kKill;
+      break;
   }
   if (wanted.job == 0 || wanted.attempt == 0) {
     return absl::InvalidArgumentError(

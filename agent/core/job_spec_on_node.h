@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From what the scheduler wants to what the keeper starts: this node's ranks, their command, their environment. Pure.
+// From what the scheduler wants to what the keeper starts: this node's ranks, their command, their
+// environment. Pure.
 #ifndef HOLDFAST_AGENT_CORE_JOB_SPEC_ON_NODE_H_
 #define HOLDFAST_AGENT_CORE_JOB_SPEC_ON_NODE_H_
 
@@ -31,11 +32,12 @@ const v1::NodePlacement* PlacementOn(const v1::Placement& placement, const std::
 // "scratch", "snapshot:<step>.<attempt>" or "checkpoint:<store>:j-42@<step>.<attempt>".
 std::string RestoreWord(const v1::StartPoint& point, const std::string& store);
 
-// INVALID_ARGUMENT or PERMISSION_DENIED naming the field: no rank here, no command, another user while the agent is
-// not root.
+// INVALID_ARGUMENT or PERMISSION_DENIED naming the field: no rank here, no command, another user
+// while the agent is not root.
 absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const NodeFacts& facts);
 
-// The words of a DesiredJob that Reconcile decides by. A phase this version does not know is an error, not a guess.
+// The words of a DesiredJob that Reconcile decides by. A phase this version does not know is an
+// error, not a guess.
 absl::StatusOr<WantedJob> ToWanted(const v1::DesiredJob& job, const std::string& node);
 
 // Value of "K" in a list of "K=V"; empty when absent.

@@ -98,7 +98,8 @@ TEST(JobSpecOnNode, RealDevicesAndTheNativeWorker) {
   facts.simulated_devices = false;
   const absl::StatusOr<rank::StartSpec> spec = BuildStartSpec(job, facts);
   ASSERT_TRUE(spec.ok());
-  EXPECT_EQ(spec->ranks[0].args, (std::vector<std::string>{"/bin/holdfast-worker", "--config", "/data/run.yaml"}));
+  EXPECT_EQ(spec->ranks[0].args,
+            (std::vector<std::string>{"/bin/holdfast-worker", "--config", "/data/run.yaml"}));
   EXPECT_EQ(Value(*spec, 1, "CUDA_VISIBLE_DEVICES"), "1");
   EXPECT_EQ(Value(*spec, 1, "MASTER_ADDR"), "127.0.0.1");
 }

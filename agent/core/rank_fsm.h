@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of one rank of one attempt on this node, as a pure state machine: what the keeper says goes in, edges
-// worth a report come out.
+// The life of one rank of one attempt on this node, as a pure state machine: what the keeper says
+// goes in, edges worth a report come out.
 //
-//   NONE -started-> RUNNING -stopped-> RUNNING with a stop pending -grace passed-> STOPPED -continued-> RUNNING
-//   RUNNING, STOPPED -exited-> EXITED          NONE -start failed-> START_FAILED
+// - NONE -started-> RUNNING, -start failed-> START_FAILED
+// - RUNNING -stopped-> RUNNING with a stop pending -grace passed-> STOPPED -continued-> RUNNING
+// - RUNNING or STOPPED -exited-> EXITED
 //
-// A stop shorter than kStoppedRankGraceMs is healthy and never reported. All times are CLOCK_MONOTONIC in ns.
+// A stop shorter than kStoppedRankGraceMs is healthy and never reported. All times are
+// CLOCK_MONOTONIC in ns.
 #ifndef HOLDFAST_AGENT_CORE_RANK_FSM_H_
 #define HOLDFAST_AGENT_CORE_RANK_FSM_H_
 

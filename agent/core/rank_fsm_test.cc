@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/core/rank_fsm.h"
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <csignal>
 #include <random>
-
-#include <gtest/gtest.h>
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -95,13 +94,27 @@ TEST(RankFsm, RandomWalksKeepTheRules) {
       now += static_cast<int64_t>(random() % 300) * kMs;
       std::vector<RankEdge> edges;
       switch (random() % 7) {
-        case 0: edges = fsm.Started(now); break;
-        case 1: edges = fsm.Stopped(now); break;
-        case 2: edges = fsm.Continued(now); break;
-        case 3: edges = fsm.FrozenSeen(random() % 2 == 0, now); break;
-        case 4: edges = fsm.Tick(now, false); break;
-        case 5: edges = random() % 20 == 0 ? fsm.Exited(kKilled, now) : std::vector<RankEdge>(); break;
-        default: edges = random() % 40 == 0 ? fsm.StartFailed(now) : std::vector<RankEdge>(); break;
+        case 0:
+          edges = fsm.Started(now);
+          break;
+        case 1:
+          edges = fsm.Stopped(now);
+          break;
+        case 2:
+          edges = fsm.Continued(now);
+          break;
+        case 3:
+          edges = fsm.FrozenSeen(random() % 2 == 0, now);
+          break;
+        case 4:
+          edges = fsm.Tick(now, false);
+          break;
+        case 5:
+          edges = random() % 20 == 0 ? fsm.Exited(kKilled, now) : std::vector<RankEdge>();
+          break;
+        default:
+          edges = random() % 40 == 0 ? fsm.StartFailed(now) : std::vector<RankEdge>();
+          break;
       }
       for (const RankEdge& edge : edges) {
         ASSERT_EQ(ended, 0) << "an edge after the end";

@@ -29,15 +29,18 @@ bool StopAll(const WantedJob& wanted, const ObservedJob& observed, StopKind kind
   return true;
 }
 
-void Run(const WantedJob& wanted, const ObservedJob& observed, int64_t now_ns, std::vector<Action>* actions) {
+void Run(const WantedJob& wanted, const ObservedJob& observed, int64_t now_ns,
+         std::vector<Action>* actions) {
   if (wanted.local_ranks == 0 || observed.started_attempt >= wanted.attempt) return;
   if (!StopAll(wanted, observed, StopKind::kKill, "ranks of an older attempt run", actions)) return;
   if (observed.keeper_busy) return;
   if (!observed.keeper_attached) {
-    if (now_ns >= observed.keeper_retry_ns) actions->push_back(Make(Action::kStartKeeper, wanted, "no keeper"));
+    if (now_ns >= observed.keeper_retry_ns)
+      actions->push_back(Make(Action::kStartKeeper, wanted, "no keeper"));
     return;
   }
-  actions->push_back(Make(Action::kStartRanks, wanted, absl::StrCat("attempt ", wanted.attempt, " is wanted")));
+  actions->push_back(
+      Make(Action::kStartRanks, wanted, absl::StrCat("attempt ", wanted.attempt, " is wanted")));
 }
 
 void Stop(const WantedJob& wanted, const ObservedJob& observed, std::vector<Action>* actions) {
@@ -56,17 +59,25 @@ void Forget(const WantedJob& wanted, const ObservedJob& observed, std::vector<Ac
 
 }  // namespace
 
-std::vector<Action> Reconcile(const WantedJob& wanted, const ObservedJob& observed, int64_t now_ns) {
+std::vector<Action> Reconcile(const WantedJob& wanted, const ObservedJob& observed,
+                              int64_t now_ns) {
   std::vector<Action> actions;
-  // An order for an attempt older than one already seen is late: it must not stop or start anything of the newer one.
+  // An order for an attempt older than one already seen is late: it must not stop or start anything
+  // of the newer one.
   if (wanted.attempt < observed.fence_attempt && wanted.phase != WantedJob::kForget) return actions;
   if (wanted.attempt > observed.fence_attempt) {
     actions.push_back(Make(Action::kRaiseFence, wanted, "a newer attempt exists"));
   }
   switch (wanted.phase) {
-    case WantedJob::kRun: Run(wanted, observed, now_ns, &actions); break;
-    case WantedJob::kStop: Stop(wanted, observed, &actions); break;
-    case WantedJob::kForget: Forget(wanted, observed, &actions); break;
+    case WantedJob::kRun:
+      Run(wanted, observed, now_ns, &actions);
+      break;
+    case WantedJob::kStop:
+      Stop(wanted, observed, &actions);
+      break;
+    case WantedJob::kForget:
+      Forget(wanted, observed, &actions);
+      break;
   }
   return actions;
 }

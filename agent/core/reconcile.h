@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to do so that what runs here becomes what the scheduler wants: a pure, level-triggered function. It is called
-// again after everything that changes; it never remembers, so a lost or repeated order does no harm. A job that
-// nobody mentions is left alone: a scheduler that has lost its mind or its disk stops nobody.
+// What to do so that what runs here becomes what the scheduler wants: a pure, level-triggered
+// function. It is called again after everything that changes; it never remembers, so a lost or
+// repeated order does no harm. A job that nobody mentions is left alone: a scheduler that has lost
+// its mind or its disk stops nobody.
 #ifndef HOLDFAST_AGENT_CORE_RECONCILE_H_
 #define HOLDFAST_AGENT_CORE_RECONCILE_H_
 
@@ -56,7 +57,8 @@ struct Action {
   std::string reason;
 };
 
-// For one job; `observed` of a job this node does not know has known = false. Order matters: carry them out in order.
+// For one job; `observed` of a job this node does not know has known = false. Order matters: carry
+// them out in order.
 std::vector<Action> Reconcile(const WantedJob& wanted, const ObservedJob& observed, int64_t now_ns);
 
 }  // namespace holdfast::agent

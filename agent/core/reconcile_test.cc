@@ -15,8 +15,12 @@ std::vector<Action::Kind> Kinds(const std::vector<Action>& actions) {
 using Kindly = std::vector<Action::Kind>;
 
 WantedJob RunOf(uint64_t attempt) { return {1, attempt, WantedJob::kRun, StopKind::kKill, 0, 2}; }
-WantedJob Stop(uint64_t attempt, StopKind kind) { return {1, attempt, WantedJob::kStop, kind, 5, 2}; }
-WantedJob Forget(uint64_t attempt) { return {1, attempt, WantedJob::kForget, StopKind::kKill, 0, 0}; }
+WantedJob Stop(uint64_t attempt, StopKind kind) {
+  return {1, attempt, WantedJob::kStop, kind, 5, 2};
+}
+WantedJob Forget(uint64_t attempt) {
+  return {1, attempt, WantedJob::kForget, StopKind::kKill, 0, 0};
+}
 
 ObservedJob Nothing() { return {.job = 1, .known = true}; }
 ObservedJob Running(uint64_t attempt) {
@@ -29,11 +33,13 @@ ObservedJob Running(uint64_t attempt) {
 }
 
 TEST(Reconcile, StartsAKeeperThenRanks) {
-  EXPECT_EQ(Kinds(Reconcile(RunOf(1), Nothing(), 0)), (Kindly{Action::kRaiseFence, Action::kStartKeeper}));
+  EXPECT_EQ(Kinds(Reconcile(RunOf(1), Nothing(), 0)),
+            (Kindly{Action::kRaiseFence, Action::kStartKeeper}));
   ObservedJob with_keeper = Nothing();
   with_keeper.fence_attempt = 1;
   with_keeper.keeper_busy = true;
-  EXPECT_TRUE(Reconcile(RunOf(1), with_keeper, 0).empty()) << "a keeper that comes up is waited for";
+  EXPECT_TRUE(Reconcile(RunOf(1), with_keeper, 0).empty())
+      << "a keeper that comes up is waited for";
   with_keeper.keeper_busy = false;
   with_keeper.keeper_attached = true;
   EXPECT_EQ(Kinds(Reconcile(RunOf(1), with_keeper, 0)), Kindly{Action::kStartRanks});
@@ -51,7 +57,8 @@ TEST(Reconcile, AnAttemptIsStartedOnce) {
   EXPECT_TRUE(Reconcile(RunOf(3), Running(3), 0).empty());
   ObservedJob ended = Running(3);
   ended.ranks_alive = 0;
-  EXPECT_TRUE(Reconcile(RunOf(3), ended, 0).empty()) << "ended ranks are not started again in the same attempt";
+  EXPECT_TRUE(Reconcile(RunOf(3), ended, 0).empty())
+      << "ended ranks are not started again in the same attempt";
   ended.keeper_attached = false;
   EXPECT_TRUE(Reconcile(RunOf(3), ended, 0).empty()) << "nor after the keeper died";
 }

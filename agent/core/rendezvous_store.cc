@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A log record is {u32 bytes of the packet, u32 check, u64 client, packet}; check is FNV-1a over client and packet.
-// The log holds the requests, not their effects: applying them in order gives the same store and the same remembered
-// replies.
+// A log record is {u32 bytes of the packet, u32 check, u64 client, packet}; check is FNV-1a over
+// client and packet. The log holds the requests, not their effects: applying them in order gives
+// the same store and the same remembered replies.
 #include "agent/core/rendezvous_store.h"
 
 #include <algorithm>
@@ -45,7 +45,8 @@ std::string MakeRecord(uint64_t client, std::string_view packet) {
 }
 
 bool IsChange(uint16_t type) {
-  return type == rank::kStoreSet || type == rank::kStoreCas || type == rank::kStoreAdd || type == rank::kStoreDelete;
+  return type == rank::kStoreSet || type == rank::kStoreCas || type == rank::kStoreAdd ||
+         type == rank::kStoreDelete;
 }
 
 std::string Value(const rank::Message& request, uint64_t number, std::string_view value) {
@@ -100,20 +101,24 @@ std::string MakeErrorPacket(const rank::Message& request, int code, std::string_
 
 std::string RendezvousStore::Check(const rank::Message& request, std::string_view payload) const {
   if (closed_ || request.attempt != attempt_) {
-    return MakeErrorPacket(request, ESTALE,
-                           absl::StrCat("the store is of attempt ", attempt_, closed_ ? ", which is over" : "",
-                                        "; the request came from attempt ", request.attempt));
+    return MakeErrorPacket(
+        request, ESTALE,
+        absl::StrCat("the store is of attempt ", attempt_, closed_ ? ", which is over" : "",
+                     "; the request came from attempt ", request.attempt));
   }
   const bool list = request.type == rank::kStoreWait || request.type == rank::kStoreCheck;
-  if (!list && (request.args[0] == 0 || request.args[0] > static_cast<uint64_t>(kStoreKeyBytesMax) ||
-                request.args[0] > payload.size())) {
-    return MakeErrorPacket(request, EINVAL,
-                           absl::StrCat("a key has 1 to ", kStoreKeyBytesMax, " bytes, not ", request.args[0]));
+  if (!list &&
+      (request.args[0] == 0 || request.args[0] > static_cast<uint64_t>(kStoreKeyBytesMax) ||
+       request.args[0] > payload.size())) {
+    return MakeErrorPacket(
+        request, EINVAL,
+        absl::StrCat("a key has 1 to ", kStoreKeyBytesMax, " bytes, not ", request.args[0]));
   }
   return {};
 }
 
-uint64_t RendezvousStore::Handle(uint64_t client, std::string_view packet, int64_t now_ns, Reply reply) {
+uint64_t RendezvousStore::Handle(uint64_t client, std::string_view packet, int64_t now_ns,
+                                 Reply reply) {
   rank::Message request;
   std::string_view payload;
   std::string refusal;
@@ -122,18 +127,21 @@ uint64_t RendezvousStore::Handle(uint64_t client, std::string_view packet, int64
   } else {
     refusal = Check(request, payload);
   }
-  if (refusal.empty() && clients_.size() >= static_cast<size_t>(kStoreClientsMax) && clients_.count(client) == 0) {
-    refusal = MakeErrorPacket(request, ENOSPC, absl::StrCat("more than ", kStoreClientsMax, " clients of one store"));
+  if (refusal.empty() && clients_.size() >= static_cast<size_t>(kStoreClientsMax) &&
+      clients_.count(client) == 0) {
+    refusal = MakeErrorPacket(
+        request, ENOSPC, absl::StrCat("more than ", kStoreClientsMax, " clients of one store"));
   }
   if (refusal.empty() && request.request < clients_[client].request) {
-    refusal =
-        MakeErrorPacket(request, EINVAL, absl::StrCat("request ", request.request, " is older than the newest"));
+    refusal = MakeErrorPacket(
+        request, EINVAL, absl::StrCat("request ", request.request, " is older than the newest"));
   }
   if (!refusal.empty()) {
     reply(std::move(refusal));
     return 0;
   }
-  // One request outstanding for each client: an older one that still waits has nobody who reads its answer.
+  // One request outstanding for each client: an older one that still waits has nobody who reads its
+  // answer.
   if (const auto old = waiters_.find(client); old != waiters_.end()) {
     const Reply dropped = std::move(old->second.reply);
     waiters_.erase(old);
@@ -147,8 +155,8 @@ uint64_t RendezvousStore::Handle(uint64_t client, std::string_view packet, int64
   return Wait(client, request, payload, now_ns, std::move(reply));
 }
 
-void RendezvousStore::Mutate(uint64_t client, const rank::Message& request, std::string_view payload,
-                             std::string_view packet, Reply reply) {
+void RendezvousStore::Mutate(uint64_t client, const rank::Message& request,
+                             std::string_view payload, std::string_view packet, Reply reply) {
   Client& known = clients_[client];
   if (request.request == known.request && !known.reply.empty()) {
     reply(known.reply);
@@ -158,7 +166,8 @@ void RendezvousStore::Mutate(uint64_t client, const rank::Message& request, std:
     const absl::Status logged = log_->Append(MakeRecord(client, packet));
     if (!logged.ok()) {
       const std::string text(logged.message());
-      reply(MakeErrorPacket(request, logged.code() == absl::StatusCode::kResourceExhausted ? ENOSPC : EIO, text));
+      reply(MakeErrorPacket(
+          request, logged.code() == absl::StatusCode::kResourceExhausted ? ENOSPC : EIO, text));
       return;
     }
   }
@@ -177,7 +186,8 @@ uint64_t RendezvousStore::Replay(std::string_view log) {
     std::memcpy(&bytes, log.data() + good, 4);
     std::memcpy(&check, log.data() + good + 4, 4);
     std::memcpy(&client, log.data() + good + 8, 8);
-    if (bytes > sizeof(rank::Message) + rank::kPayloadBytesMax || log.size() - good - kRecordHeaderBytes < bytes)
+    if (bytes > sizeof(rank::Message) + rank::kPayloadBytesMax ||
+        log.size() - good - kRecordHeaderBytes < bytes)
       break;
     const std::string_view packet = log.substr(good + kRecordHeaderBytes, bytes);
     rank::Message request;
@@ -193,25 +203,33 @@ uint64_t RendezvousStore::Replay(std::string_view log) {
 
 std::string RendezvousStore::Change(const rank::Message& request, std::string_view payload) {
   switch (request.type) {
-    case rank::kStoreSet: return Set(request, payload);
-    case rank::kStoreCas: return CompareSet(request, payload);
-    case rank::kStoreAdd: return Add(request, payload);
-    default: return Delete(request, payload);
+    case rank::kStoreSet:
+      return Set(request, payload);
+    case rank::kStoreCas:
+      return CompareSet(request, payload);
+    case rank::kStoreAdd:
+      return Add(request, payload);
+    default:
+      return Delete(request, payload);
   }
 }
 
-std::string RendezvousStore::Store(const rank::Message& request, std::string_view key, std::string_view value) {
+std::string RendezvousStore::Store(const rank::Message& request, std::string_view key,
+                                   std::string_view value) {
   if (value.size() > static_cast<size_t>(kStoreValueBytesMax)) {
-    return MakeErrorPacket(request, EINVAL, absl::StrCat("a value has at most ", kStoreValueBytesMax, " bytes"));
+    return MakeErrorPacket(request, EINVAL,
+                           absl::StrCat("a value has at most ", kStoreValueBytesMax, " bytes"));
   }
   auto it = values_.find(key);
   int64_t grows = static_cast<int64_t>(value.size());
-  grows += it == values_.end() ? static_cast<int64_t>(key.size()) : -static_cast<int64_t>(it->second.size());
+  grows += it == values_.end() ? static_cast<int64_t>(key.size())
+                               : -static_cast<int64_t>(it->second.size());
   if (bytes_ + grows > kStoreBytesMax ||
       (it == values_.end() && values_.size() >= static_cast<size_t>(kStoreKeysMax))) {
-    return MakeErrorPacket(request, ENOSPC,
-                           absl::StrCat("the store holds ", values_.size(), " keys and ", bytes_, " bytes; at most ",
-                                        kStoreKeysMax, " keys and ", kStoreBytesMax, " bytes"));
+    return MakeErrorPacket(
+        request, ENOSPC,
+        absl::StrCat("the store holds ", values_.size(), " keys and ", bytes_, " bytes; at most ",
+                     kStoreKeysMax, " keys and ", kStoreBytesMax, " bytes"));
   }
   bytes_ += grows;
   if (it == values_.end()) {
@@ -226,7 +244,8 @@ std::string RendezvousStore::Store(const rank::Message& request, std::string_vie
 std::string RendezvousStore::Set(const rank::Message& request, std::string_view payload) {
   const std::string_view key = payload.substr(0, request.args[0]);
   const std::string_view value = payload.substr(request.args[0]);
-  if (request.args[1] != value.size()) return MakeErrorPacket(request, EINVAL, "value_bytes is not what was sent");
+  if (request.args[1] != value.size())
+    return MakeErrorPacket(request, EINVAL, "value_bytes is not what was sent");
   std::string refusal = Store(request, key, value);
   return refusal.empty() ? Value(request, 0, {}) : refusal;
 }
@@ -234,13 +253,15 @@ std::string RendezvousStore::Set(const rank::Message& request, std::string_view 
 std::string RendezvousStore::CompareSet(const rank::Message& request, std::string_view payload) {
   const uint64_t rest = payload.size() - request.args[0];
   if (request.args[1] > rest || request.args[2] != rest - request.args[1]) {
-    return MakeErrorPacket(request, EINVAL, "expected_bytes and desired_bytes are not what was sent");
+    return MakeErrorPacket(request, EINVAL,
+                           "expected_bytes and desired_bytes are not what was sent");
   }
   const std::string_view key = payload.substr(0, request.args[0]);
   const std::string_view expected = payload.substr(request.args[0], request.args[1]);
   const std::string_view desired = payload.substr(request.args[0] + request.args[1]);
   const auto it = values_.find(key);
-  const bool swap = it == values_.end() ? expected.empty() : std::string_view(it->second) == expected;
+  const bool swap =
+      it == values_.end() ? expected.empty() : std::string_view(it->second) == expected;
   if (!swap) return it == values_.end() ? Value(request, 0, {}) : Value(request, 1, it->second);
   std::string refusal = Store(request, key, desired);
   return refusal.empty() ? Value(request, 1, desired) : refusal;
@@ -253,11 +274,13 @@ std::string RendezvousStore::Add(const rank::Message& request, std::string_view 
     const char* end = it->second.data() + it->second.size();
     const auto [stop, error] = std::from_chars(it->second.data(), end, sum);
     if (error != std::errc() || stop != end) {
-      return MakeErrorPacket(request, EINVAL, absl::StrCat("key '", View(key), "' does not hold a number"));
+      return MakeErrorPacket(request, EINVAL,
+                             absl::StrCat("key '", View(key), "' does not hold a number"));
     }
   }
   if (__builtin_add_overflow(sum, static_cast<int64_t>(request.args[2]), &sum)) {
-    return MakeErrorPacket(request, EINVAL, absl::StrCat("key '", View(key), "' would leave the range of 64 bits"));
+    return MakeErrorPacket(request, EINVAL,
+                           absl::StrCat("key '", View(key), "' would leave the range of 64 bits"));
   }
   std::string refusal = Store(request, key, std::to_string(sum));
   return refusal.empty() ? Value(request, static_cast<uint64_t>(sum), {}) : refusal;
@@ -271,8 +294,8 @@ std::string RendezvousStore::Delete(const rank::Message& request, std::string_vi
   return Value(request, 1, {});
 }
 
-uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request, std::string_view payload,
-                               int64_t now_ns, Reply reply) {
+uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request,
+                               std::string_view payload, int64_t now_ns, Reply reply) {
   Waiter waiter;
   waiter.request = request;
   waiter.get = request.type == rank::kStoreGet;
@@ -283,7 +306,8 @@ uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request, st
     keys = ParseKeys(payload);
   }
   if (!keys.has_value()) {
-    reply(MakeErrorPacket(request, EINVAL, absl::StrCat("type ", request.type, " with a malformed list of keys")));
+    reply(MakeErrorPacket(request, EINVAL,
+                          absl::StrCat("type ", request.type, " with a malformed list of keys")));
     return 0;
   }
   waiter.keys = *std::move(keys);
@@ -307,7 +331,8 @@ uint64_t RendezvousStore::Wait(uint64_t client, const rank::Message& request, st
 }
 
 bool RendezvousStore::AllThere(const std::vector<std::string>& keys) const {
-  return std::all_of(keys.begin(), keys.end(), [this](const std::string& key) { return values_.count(key) != 0; });
+  return std::all_of(keys.begin(), keys.end(),
+                     [this](const std::string& key) { return values_.count(key) != 0; });
 }
 
 std::string RendezvousStore::Answer(const Waiter& waiter) const {
@@ -349,10 +374,10 @@ void RendezvousStore::Expire(int64_t now_ns) {
     for (const std::string& key : it->second.keys) {
       if (values_.count(key) == 0) missing = key;
     }
-    answers.emplace_back(
-        std::move(it->second.reply),
-        MakeErrorPacket(it->second.request, ETIMEDOUT,
-                        absl::StrCat("key '", missing, "' was not set within ", it->second.request.args[2], " ms")));
+    answers.emplace_back(std::move(it->second.reply),
+                         MakeErrorPacket(it->second.request, ETIMEDOUT,
+                                         absl::StrCat("key '", missing, "' was not set within ",
+                                                      it->second.request.args[2], " ms")));
     it = waiters_.erase(it);
   }
   for (auto& [reply, packet] : answers) reply(std::move(packet));
@@ -371,7 +396,8 @@ void RendezvousStore::Close() {
   std::map<uint64_t, Waiter> waiters = std::move(waiters_);
   waiters_.clear();
   for (auto& [unused, waiter] : waiters) {
-    waiter.reply(MakeErrorPacket(waiter.request, ESTALE, absl::StrCat("attempt ", attempt_, " is over")));
+    waiter.reply(
+        MakeErrorPacket(waiter.request, ESTALE, absl::StrCat("attempt ", attempt_, " is over")));
   }
 }
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rendezvous store of one attempt: keys and values in memory, every change also appended to a file, so that an
-// agent that is started again has it as it was. Requests are base/rank packets (header and payload); so are the
-// replies.
+// The rendezvous store of one attempt: keys and values in memory, every change also appended to a
+// file, so that an agent that is started again has it as it was. Requests are base/rank packets
+// (header and payload); so are the replies.
 //
-// Promises: a request is carried out once, however often it arrives, by (client, request); a client has one request
-// outstanding. What comes from another attempt is refused with ESTALE. A change is in the log before it is answered.
-// Waiting requests hold no thread: they are kept here and answered by their callback, from Handle, Expire or Close.
-// Every callback is called exactly once; with an empty packet when a repeat of the request took its place and nobody
-// waits for this answer.
+// Promises: a request is carried out once, however often it arrives, by (client, request); a client
+// has one request outstanding. What comes from another attempt is refused with ESTALE. A change is
+// in the log before it is answered. Waiting requests hold no thread: they are kept here and
+// answered by their callback, from Handle, Expire or Close. Every callback is called exactly once;
+// with an empty packet when a repeat of the request took its place and nobody waits for this
+// answer.
 //
-// Threads: one (the owner's). Time is an argument, CLOCK_MONOTONIC in ns. docs/formats/rank.md describes packets and
-// the log.
+// Threads: one (the owner's). Time is an argument, CLOCK_MONOTONIC in ns. docs/formats/rank.md
+// describes packets and the log.
 #ifndef HOLDFAST_AGENT_CORE_RENDEZVOUS_STORE_H_
 #define HOLDFAST_AGENT_CORE_RENDEZVOUS_STORE_H_
 
@@ -54,8 +55,8 @@ class RendezvousStore {
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;
 
-  // Applies the records of a log in order, answering nobody. Stops at the first that is torn or damaged and returns
-  // how many bytes were good: the caller cuts the file there.
+  // Applies the records of a log in order, answering nobody. Stops at the first that is torn or
+  // damaged and returns how many bytes were good: the caller cuts the file there.
   uint64_t Replay(std::string_view log);
 
   // Returns 0 when it was answered at once, else a number for Abandon.
@@ -88,9 +89,10 @@ class RendezvousStore {
   // A refusal, or empty when the request may go on.
   std::string Check(const rank::Message& request, std::string_view payload) const;
   std::string Change(const rank::Message& request, std::string_view payload);
-  void Mutate(uint64_t client, const rank::Message& request, std::string_view payload, std::string_view packet,
-              Reply reply);
-  uint64_t Wait(uint64_t client, const rank::Message& request, std::string_view payload, int64_t now_ns, Reply reply);
+  void Mutate(uint64_t client, const rank::Message& request, std::string_view payload,
+              std::string_view packet, Reply reply);
+  uint64_t Wait(uint64_t client, const rank::Message& request, std::string_view payload,
+                int64_t now_ns, Reply reply);
   std::string Set(const rank::Message& request, std::string_view payload);
   std::string CompareSet(const rank::Message& request, std::string_view payload);
   std::string Add(const rank::Message& request, std::string_view payload);

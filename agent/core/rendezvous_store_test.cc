@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Not covered here: the file itself (agent/job_store.cc), which the foundation tests kill agents over.
+// Not covered here: the file itself (agent/job_store.cc), which the foundation tests kill agents
+// over.
 #include "agent/core/rendezvous_store.h"
+
+#include <gtest/gtest.h>
 
 #include <cerrno>
 #include <cstring>
-
-#include <gtest/gtest.h>
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -24,8 +25,8 @@ class MemoryLog final : public StoreLog {
   bool full = false;
 };
 
-rank::Message Header(rank::MessageType type, uint32_t request, uint64_t a0, uint64_t a1 = 0, uint64_t a2 = 0,
-                     uint64_t attempt = 3) {
+rank::Message Header(rank::MessageType type, uint32_t request, uint64_t a0, uint64_t a1 = 0,
+                     uint64_t a2 = 0, uint64_t attempt = 3) {
   rank::Message m;
   m.type = type;
   m.attempt = attempt;
@@ -43,9 +44,11 @@ std::string Get(uint32_t request, const std::string& key, uint64_t timeout_ms) {
   return MakePacket(Header(rank::kStoreGet, request, key.size(), 0, timeout_ms), key);
 }
 std::string Add(uint32_t request, const std::string& key, int64_t delta) {
-  return MakePacket(Header(rank::kStoreAdd, request, key.size(), 0, static_cast<uint64_t>(delta)), key);
+  return MakePacket(Header(rank::kStoreAdd, request, key.size(), 0, static_cast<uint64_t>(delta)),
+                    key);
 }
-std::string Cas(uint32_t request, const std::string& key, const std::string& expected, const std::string& desired) {
+std::string Cas(uint32_t request, const std::string& key, const std::string& expected,
+                const std::string& desired) {
   return MakePacket(Header(rank::kStoreCas, request, key.size(), expected.size(), desired.size()),
                     key + expected + desired);
 }
@@ -143,7 +146,8 @@ TEST_F(Store, ARepeatIsAnsweredAsIfSentOnce) {
   EXPECT_EQ(Ask(1, Cas(2, "lock", "", "me")).value, "me");
   Ask(2, Set(2, "lock", "taken"));
   EXPECT_EQ(Ask(1, Cas(2, "lock", "", "me")).value, "me") << "the answer it had";
-  EXPECT_EQ(Ask(1, Add(1, "n", 1)).number, static_cast<uint64_t>(EINVAL)) << "older than the newest";
+  EXPECT_EQ(Ask(1, Add(1, "n", 1)).number, static_cast<uint64_t>(EINVAL))
+      << "older than the newest";
 }
 
 TEST_F(Store, ARepeatedWaitTakesThePlaceOfTheFirst) {
@@ -219,15 +223,23 @@ TEST_F(Store, ReplayStopsAtATornOrDamagedRecord) {
 
 TEST_F(Store, HostilePacketsAreRefused) {
   EXPECT_EQ(Ask(1, "short").number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 1, 0, 1), "v")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 2, 100, 1), "kv")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 3, 1, 7), "kv")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreCas, 4, 1, ~0ull, 2), "kv")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreWait, 5, 4), std::string("\xff\xff\xff\xff", 4))).number,
+  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 1, 0, 1), "v")).number,
             static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kHello, 6, 1), "k")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, Set(7, std::string(kStoreKeyBytesMax + 1, 'k'), "")).number, static_cast<uint64_t>(EINVAL));
-  EXPECT_EQ(Ask(1, Set(8, "k", std::string(kStoreValueBytesMax + 1, 'v'))).number, static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 2, 100, 1), "kv")).number,
+            static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreSet, 3, 1, 7), "kv")).number,
+            static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kStoreCas, 4, 1, ~0ull, 2), "kv")).number,
+            static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(
+      Ask(1, MakePacket(Header(rank::kStoreWait, 5, 4), std::string("\xff\xff\xff\xff", 4))).number,
+      static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, MakePacket(Header(rank::kHello, 6, 1), "k")).number,
+            static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, Set(7, std::string(kStoreKeyBytesMax + 1, 'k'), "")).number,
+            static_cast<uint64_t>(EINVAL));
+  EXPECT_EQ(Ask(1, Set(8, "k", std::string(kStoreValueBytesMax + 1, 'v'))).number,
+            static_cast<uint64_t>(EINVAL));
   EXPECT_EQ(store_.keys(), 0u);
 }
 
@@ -241,7 +253,8 @@ TEST_F(Store, BytesAreLimited) {
     log_.bytes.clear();
   } while (answer.type == rank::kStoreValue && request < 10'000);
   EXPECT_EQ(answer.number, static_cast<uint64_t>(ENOSPC));
-  EXPECT_LE(static_cast<int64_t>(request) * kStoreValueBytesMax, kStoreBytesMax + kStoreValueBytesMax);
+  EXPECT_LE(static_cast<int64_t>(request) * kStoreValueBytesMax,
+            kStoreBytesMax + kStoreValueBytesMax);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -30,9 +29,10 @@ std::string Number(double value) {
 }  // namespace
 
 std::string FormatStepLine(uint64_t attempt, const rank::StepRecord& record) {
-  return absl::StrCat("{\"attempt\":", attempt, ",\"step\":", record.step, ",\"samples\":", record.samples,
-                      ",\"loss\":", Number(record.loss), ",\"grad_norm\":", Number(record.grad_norm),
-                      ",\"lr\":", Number(record.lr), ",\"tokens_per_s\":", Number(record.tokens_per_s), "}\n");
+  return absl::StrCat("{\"attempt\":", attempt, ",\"step\":", record.step,
+                      ",\"samples\":", record.samples, ",\"loss\":", Number(record.loss),
+                      ",\"grad_norm\":", Number(record.grad_norm), ",\"lr\":", Number(record.lr),
+                      ",\"tokens_per_s\":", Number(record.tokens_per_s), "}\n");
 }
 
 absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path) {
@@ -55,7 +55,8 @@ absl::Status StepLog::FindLastLine() {
   const size_t end = tail.rfind('\n');
   tail.resize(end == std::string::npos ? 0 : end + 1);
   bytes_ = from + tail.size();
-  // A line without its newline was torn by the death of the agent that wrote it; the step is still in the recorder.
+  // A line without its newline was torn by the death of the agent that wrote it; the step is still
+  // in the recorder.
   if (bytes_ != size && ::ftruncate(fd_.get(), static_cast<off_t>(bytes_)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cut the torn last line of ", path_));
   }
@@ -77,17 +78,20 @@ absl::Status StepLog::Append(uint64_t attempt, const StepSource& source, bool la
   rank::Progress progress;
   if (attempt < attempt_) return absl::OkStatus();
   if (!source.ReadProgress(&progress)) {
-    // The rank died inside a write of its progress line. Its steps are still in the ring: take those that follow the
-    // last one.
+    // The rank died inside a write of its progress line. Its steps are still in the ring: take
+    // those that follow the last one.
     if (!last || attempt != attempt_) return absl::OkStatus();
     rank::StepRecord record;
     progress.first_step = progress.steps_done = step_;
-    while (progress.steps_done - step_ < rank::kStepSlots && source.ReadStep(progress.steps_done + 1, &record)) {
+    while (progress.steps_done - step_ < rank::kStepSlots &&
+           source.ReadStep(progress.steps_done + 1, &record)) {
       ++progress.steps_done;
     }
   }
-  if (progress.first_step == 0 || progress.steps_done < progress.first_step) return absl::OkStatus();
-  uint64_t next = attempt == attempt_ ? std::max(step_ + 1, progress.first_step) : progress.first_step;
+  if (progress.first_step == 0 || progress.steps_done < progress.first_step)
+    return absl::OkStatus();
+  uint64_t next =
+      attempt == attempt_ ? std::max(step_ + 1, progress.first_step) : progress.first_step;
   uint64_t lost = 0;
   if (progress.steps_done >= rank::kStepSlots && next + rank::kStepSlots <= progress.steps_done) {
     const uint64_t oldest = progress.steps_done - rank::kStepSlots + 1;
@@ -99,7 +103,8 @@ absl::Status StepLog::Append(uint64_t attempt, const StepSource& source, bool la
   for (uint64_t n = 0; next <= progress.steps_done && n < kStepsPerWriteMax; ++n, ++next) {
     rank::StepRecord record;
     if (!source.ReadStep(next, &record)) {
-      if (!last && progress.steps_done - next < rank::kStepSlots / 2) break;  // being written: next time
+      if (!last && progress.steps_done - next < rank::kStepSlots / 2)
+        break;  // being written: next time
       ++lost;
       continue;
     }
@@ -117,7 +122,8 @@ absl::Status StepLog::Append(uint64_t attempt, const StepSource& source, bool la
 absl::Status StepLog::Write(std::string_view text) {
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t n = ::pwrite(fd_.get(), text.data() + done, text.size() - done, static_cast<off_t>(bytes_ + done));
+    const ssize_t n = ::pwrite(fd_.get(), text.data() + done, text.size() - done,
+                               static_cast<off_t>(bytes_ + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int error = errno;

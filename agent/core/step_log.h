@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step log of a job: one JSON line for each finished step of each attempt, appended from the recorder of rank 0,
-// without gaps and without doubles across restarts of the agent. docs/formats/steps.md.
+// The step log of a job: one JSON line for each finished step of each attempt, appended from the
+// recorder of rank 0, without gaps and without doubles across restarts of the agent.
+// docs/formats/steps.md.
 //
 // {"attempt":1,"step":7,"samples":56,"loss":5.25,"grad_norm":1.5,"lr":0.001,"tokens_per_s":1200.5}
 // A number that is not finite is null; numbers are the shortest that read back as the same double.
@@ -34,11 +35,13 @@ class StepSource {
 
 class StepLog {
  public:
-  // Opens or creates `path` (its directory exists), cuts off a torn last line and reads the last whole one.
+  // Opens or creates `path` (its directory exists), cuts off a torn last line and reads the last
+  // whole one.
   static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path);
 
-  // Appends every step of `attempt` that is finished and not yet logged. On an error nothing is half written and the
-  // next call tries again. `last` = the rank is gone: a step that cannot be read now never will be.
+  // Appends every step of `attempt` that is finished and not yet logged. On an error nothing is
+  // half written and the next call tries again. `last` = the rank is gone: a step that cannot be
+  // read now never will be.
   absl::Status Append(uint64_t attempt, const StepSource& source, bool last);
 
   uint64_t last_attempt() const { return attempt_; }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/core/step_log.h"
 
+#include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
-
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace holdfast::agent {
 namespace {
@@ -23,7 +22,8 @@ class FakeSource final : public StepSource {
     return !torn_progress;
   }
   bool ReadStep(uint64_t step, rank::StepRecord* out) const override {
-    if (step < first || step > done + hidden || step + rank::kStepSlots <= done || step == torn) return false;
+    if (step < first || step > done + hidden || step + rank::kStepSlots <= done || step == torn)
+      return false;
     *out = {step, step * 8, 5.0 / static_cast<double>(step), 1.5, 0.1, 100.0, 0, 0};
     return true;
   }
@@ -34,7 +34,8 @@ class FakeSource final : public StepSource {
 class StepLogTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "holdfast-steps-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "holdfast-steps-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;
     path_ = dir_ + "/steps.jsonl";

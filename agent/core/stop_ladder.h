@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a job on this node are stopped: a pure function of (now, state). KILL at once; TERM, then KILL; or
-// should_stop, then TERM, then KILL. A later, harder order overtakes a softer one; a softer one never slows a harder
-// one down.
+// How the ranks of a job on this node are stopped: a pure function of (now, state). KILL at once;
+// TERM, then KILL; or should_stop, then TERM, then KILL. A later, harder order overtakes a softer
+// one; a softer one never slows a harder one down.
 #ifndef HOLDFAST_AGENT_CORE_STOP_LADDER_H_
 #define HOLDFAST_AGENT_CORE_STOP_LADDER_H_
 
@@ -11,7 +11,8 @@ namespace holdfast::agent {
 
 enum class StopKind { kNone = 0, kGraceful = 1, kTerm = 2, kKill = 3 };  // by hardness
 
-// KILL is sent again this often while a rank still lives (a process in D state, a child that was forked meanwhile).
+// KILL is sent again this often while a rank still lives (a process in D state, a child that was
+// forked meanwhile).
 inline constexpr int64_t kKillAgainNs = 1'000'000'000;
 
 // All times are CLOCK_MONOTONIC in ns; 0 = has not happened.

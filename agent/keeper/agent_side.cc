@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agent says to the keeper. The newest connection that may attach is the agent; the older one is closed.
+// What the agent says to the keeper. The newest connection that may attach is the agent; the older
+// one is closed.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,21 +16,35 @@ namespace holdfast::keeper {
 
 using rank::Message;
 
-bool Keeper::HandleAgent(Link* link, const Message& m, const std::string& payload, const rank::Descriptors& fds) {
+bool Keeper::HandleAgent(Link* link, const Message& m, const std::string& payload,
+                         const rank::Descriptors& fds) {
   switch (m.type) {
-    case rank::kAttach: HandleAttach(link, m); return true;
-    case rank::kStart: HandleStart(link, m, fds); return true;
-    case rank::kSignal: HandleSignal(link, m); return true;
-    case rank::kFence: HandleFence(m); return true;
+    case rank::kAttach:
+      HandleAttach(link, m);
+      return true;
+    case rank::kStart:
+      HandleStart(link, m, fds);
+      return true;
+    case rank::kSignal:
+      HandleSignal(link, m);
+      return true;
+    case rank::kFence:
+      HandleFence(m);
+      return true;
     case rank::kDropArenas:
       for (auto& slot : slots_) {
         if (!slot->alive()) slot->arena.Drop();
       }
       return true;
-    case rank::kReply: HandleReply(m, payload); return true;
-    case rank::kQuit: HandleQuit(link, m); return true;
+    case rank::kReply:
+      HandleReply(m, payload);
+      return true;
+    case rank::kQuit:
+      HandleQuit(link, m);
+      return true;
     default:
-      Note("agent (process %d): message type %u is not one of its; connection closed", link->peer_pid, m.type);
+      Note("agent (process %d): message type %u is not one of its; connection closed",
+           link->peer_pid, m.type);
       return false;
   }
 }
@@ -100,7 +115,8 @@ void Keeper::SendState(Link* link, uint32_t request) {
   link->Send(end);
 }
 
-bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds, rank::StartSpec* spec) {
+bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds,
+                      rank::StartSpec* spec) {
   struct stat info;
   if (fds.count != 1 || fstat(fds.fds[0], &info) != 0 || !S_ISREG(info.st_mode)) {
     link->SendError(m, EINVAL, "start: one descriptor of a regular spec file is needed");
@@ -118,13 +134,15 @@ bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds
     link->SendError(m, EINVAL, reason);
     return false;
   }
-  if (spec->job != options_.job || spec->attempt != m.args[0] || spec->ranks.size() > options_.max_ranks) {
-    link->SendError(m, EINVAL,
-                    "start spec: job=" + std::to_string(spec->job) + " attempt=" + std::to_string(spec->attempt) +
-                        " with " + std::to_string(spec->ranks.size()) +
-                        " ranks does not fit: this is the keeper of job " + std::to_string(options_.job) +
-                        ", the message says attempt " + std::to_string(m.args[0]) + ", at most " +
-                        std::to_string(options_.max_ranks) + " ranks");
+  if (spec->job != options_.job || spec->attempt != m.args[0] ||
+      spec->ranks.size() > options_.max_ranks) {
+    link->SendError(
+        m, EINVAL,
+        "start spec: job=" + std::to_string(spec->job) + " attempt=" +
+            std::to_string(spec->attempt) + " with " + std::to_string(spec->ranks.size()) +
+            " ranks does not fit: this is the keeper of job " + std::to_string(options_.job) +
+            ", the message says attempt " + std::to_string(m.args[0]) + ", at most " +
+            std::to_string(options_.max_ranks) + " ranks");
     return false;
   }
   return true;
@@ -132,14 +150,15 @@ bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds
 
 void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& fds) {
   if (m.args[0] <= newest_attempt_) {
-    link->SendError(
-        m, ESTALE,
-        "start: attempt " + std::to_string(m.args[0]) + " is not newer than " + std::to_string(newest_attempt_));
+    link->SendError(m, ESTALE,
+                    "start: attempt " + std::to_string(m.args[0]) + " is not newer than " +
+                        std::to_string(newest_attempt_));
     return;
   }
   ReapChildren();
   if (AnyAlive()) {
-    link->SendError(m, EBUSY, "start: ranks of attempt " + std::to_string(newest_attempt_) + " are alive");
+    link->SendError(m, EBUSY,
+                    "start: ranks of attempt " + std::to_string(newest_attempt_) + " are alive");
     return;
   }
   rank::StartSpec spec;
@@ -156,7 +175,8 @@ void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& 
   // Slots of ranks that no longer run here stay only while they hold an arena.
   std::erase_if(slots_, [&](const auto& slot) {
     return !slot->arena.ready() &&
-           std::none_of(spec.ranks.begin(), spec.ranks.end(), [&](const auto& r) { return r.rank == slot->rank; });
+           std::none_of(spec.ranks.begin(), spec.ranks.end(),
+                        [&](const auto& r) { return r.rank == slot->rank; });
   });
   Sweep();
   if (geteuid() == 0 && chown(socket_path_.c_str(), spec.uid, spec.gid) != 0)
@@ -172,8 +192,8 @@ void Keeper::HandleSignal(Link* link, const Message& m) {
   }
   if (m.args[2] != newest_attempt_) {
     link->SendError(m, ESTALE,
-                    "signal: attempt " + std::to_string(m.args[2]) + " does not run here, attempt " +
-                        std::to_string(newest_attempt_) + " does");
+                    "signal: attempt " + std::to_string(m.args[2]) +
+                        " does not run here, attempt " + std::to_string(newest_attempt_) + " does");
     return;
   }
   for (auto& slot : slots_) {
@@ -202,7 +222,8 @@ void Keeper::HandleReply(const Message& m, const std::string& payload) {
   memcpy(&inner, payload.data(), sizeof(inner));
   const bool known = inner.type == rank::kStoreValue || inner.type == rank::kError;
   if (!known || inner.payload_bytes != payload.size() - sizeof(inner)) {
-    Note("agent: a reply of type %u with %u bytes is not one for a rank", inner.type, inner.payload_bytes);
+    Note("agent: a reply of type %u with %u bytes is not one for a rank", inner.type,
+         inner.payload_bytes);
     return;
   }
   Link* link = FindLink(m.peer);
@@ -215,7 +236,8 @@ void Keeper::HandleQuit(Link* link, const Message& m) {
   ReapChildren();
   if (AnyAlive()) {
     link->SendError(m, EBUSY,
-                    "quit: ranks of attempt " + std::to_string(newest_attempt_) + " are alive; signal them first");
+                    "quit: ranks of attempt " + std::to_string(newest_attempt_) +
+                        " are alive; signal them first");
     return;
   }
   Sweep();

@@ -27,14 +27,16 @@ struct Layout {
 Layout LayoutOf(const ArenaRequest& request) {
   ArenaHeader scratch = {};
   Layout layout;
-  layout.total_bytes = rank::ArenaLayout(request.data_bytes, request.tensors, request.buffers, &scratch);
+  layout.total_bytes =
+      rank::ArenaLayout(request.data_bytes, request.tensors, request.buffers, &scratch);
   if (layout.total_bytes == 0) return layout;
   layout.table_bytes = scratch.table_bytes;
   layout.data_capacity = scratch.data_capacity;
   return layout;
 }
 
-// What the machine could still give, from /proc/meminfo; the largest number when that cannot be read.
+// What the machine could still give, from /proc/meminfo; the largest number when that cannot be
+// read.
 uint64_t AvailableBytes() {
   const std::string text = ReadSmallFile("/proc/meminfo", 8192);
   const size_t at = text.find("MemAvailable:");
@@ -52,7 +54,8 @@ bool HoldsSnapshot(const BufferHeader& buffer) {
 bool ArenaMemory::Fits(const ArenaRequest& request, uint32_t world_size) const {
   const Layout layout = LayoutOf(request);
   return exists() && layout.total_bytes == total_ && layout.table_bytes == table_bytes_ &&
-         layout.data_capacity == data_capacity_ && request.buffers == buffers_ && world_size == world_size_;
+         layout.data_capacity == data_capacity_ && request.buffers == buffers_ &&
+         world_size == world_size_;
 }
 
 int ArenaMemory::Make(const ArenaRequest& request, uint64_t job, uint32_t rank, uint32_t world_size,
@@ -60,13 +63,14 @@ int ArenaMemory::Make(const ArenaRequest& request, uint64_t job, uint32_t rank, 
   Drop();
   const Layout layout = LayoutOf(request);
   if (layout.total_bytes == 0) {
-    *text = "arena: " + std::to_string(request.data_bytes) + " bytes, " + std::to_string(request.buffers) +
-            " buffers, " + std::to_string(request.tensors) +
+    *text = "arena: " + std::to_string(request.data_bytes) + " bytes, " +
+            std::to_string(request.buffers) + " buffers, " + std::to_string(request.tensors) +
             " tensors: not possible (1 to 4 buffers, 1 to 65536 tensors)";
     return EINVAL;
   }
   if (const uint64_t available = AvailableBytes(); layout.total_bytes > available) {
-    *text = "arena: " + std::to_string(layout.total_bytes) + " bytes needed, " + std::to_string(available) +
+    *text = "arena: " + std::to_string(layout.total_bytes) + " bytes needed, " +
+            std::to_string(available) +
             " available on this node: use fewer buffers or smaller shards";
     return ENOSPC;
   }
@@ -90,7 +94,8 @@ int ArenaMemory::Make(const ArenaRequest& request, uint64_t job, uint32_t rank, 
   data_capacity_ = layout.data_capacity;
   buffers_ = request.buffers;
   world_size_ = world_size;
-  // The header's page first: a failure here is an errno, where a store into the mapping would be SIGBUS.
+  // The header's page first: a failure here is an errno, where a store into the mapping would be
+  // SIGBUS.
   if (const int error = AllocateChunk(); error != 0) {
     *text = "arena: " + std::to_string(layout.total_bytes) + " bytes: " + strerror(error);
     return error;
@@ -135,7 +140,8 @@ void ArenaMemory::FreeHalfFilled() {
 int ArenaMemory::Find(uint64_t attempt, uint64_t step) const {
   for (uint32_t i = 0; header_ != nullptr && i < buffers_; ++i) {
     const BufferHeader& buffer = header_->buffer[i];
-    if (HoldsSnapshot(buffer) && buffer.attempt == attempt && buffer.step == step) return static_cast<int>(i);
+    if (HoldsSnapshot(buffer) && buffer.attempt == attempt && buffer.step == step)
+      return static_cast<int>(i);
   }
   return -1;
 }

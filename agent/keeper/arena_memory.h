@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena memfd of one rank, as the keeper holds it: made, size-sealed, its pages allocated a piece at a time between
-// events. The rank may scribble over the mapping at any time, so every number used here is the keeper's own copy.
+// The arena memfd of one rank, as the keeper holds it: made, size-sealed, its pages allocated a
+// piece at a time between events. The rank may scribble over the mapping at any time, so every
+// number used here is the keeper's own copy.
 #ifndef HOLDFAST_AGENT_KEEPER_ARENA_MEMORY_H_
 #define HOLDFAST_AGENT_KEEPER_ARENA_MEMORY_H_
 
@@ -11,7 +12,8 @@
 
 namespace holdfast::keeper {
 
-inline constexpr uint64_t kArenaChunkBytes = 32 << 20;  // pages allocated between two looks at events: about 10 ms
+inline constexpr uint64_t kArenaChunkBytes =
+    32 << 20;  // pages allocated between two looks at events: about 10 ms
 
 struct ArenaRequest {
   uint64_t data_bytes = 0;
@@ -35,7 +37,8 @@ class ArenaMemory {
   // Whether the arena that exists has this layout.
   bool Fits(const ArenaRequest& request, uint32_t world_size) const;
   // Makes a new one in place of the old. Returns 0 or an errno, with a text for the rank.
-  int Make(const ArenaRequest& request, uint64_t job, uint32_t rank, uint32_t world_size, std::string* text);
+  int Make(const ArenaRequest& request, uint64_t job, uint32_t rank, uint32_t world_size,
+           std::string* text);
   // Allocates the next chunk. Returns 0 or an errno (the arena is gone then).
   int AllocateChunk();
   void Drop();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes: starting them, seeing them end or stop, and leaving none of them behind.
 //
-// Whose a process is. A rank leads its own session; what it starts is found as its descendant. What has lost its
-// parents (double fork) is a child of the keeper, the subreaper, and is told by its session or by HOLDFAST_KEEPER_RANK
-// in its environment. What hides both is killed when the last rank ends.
+// Whose a process is. A rank leads its own session; what it starts is found as its descendant. What
+// has lost its parents (double fork) is a child of the keeper, the subreaper, and is told by its
+// session or by HOLDFAST_KEEPER_RANK in its environment. What hides both is killed when the last
+// rank ends.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,20 +28,29 @@ constexpr uint64_t kSweepFirstNs = 5'000'000;
 constexpr uint64_t kSweepSlowestNs = 1'000'000'000;
 constexpr int kAncestorsMax = 256;
 
-std::string Tag(uint64_t attempt, uint32_t rank) { return std::to_string(attempt) + "." + std::to_string(rank); }
+std::string Tag(uint64_t attempt, uint32_t rank) {
+  return std::to_string(attempt) + "." + std::to_string(rank);
+}
 
 uint64_t WaitStatus(const siginfo_t& info) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(info.si_code)) << 32 | static_cast<uint32_t>(info.si_status);
+  return static_cast<uint64_t>(static_cast<uint32_t>(info.si_code)) << 32 |
+         static_cast<uint32_t>(info.si_status);
 }
 
 const char* StageName(int stage) {
   switch (stage) {
-    case rank::kStageCwd: return "working directory";
-    case rank::kStageUser: return "user";
-    case rank::kStageExec: return "exec";
-    case rank::kStageFork: return "fork";
-    case rank::kStageLog: return "log file";
-    default: return "start";
+    case rank::kStageCwd:
+      return "working directory";
+    case rank::kStageUser:
+      return "user";
+    case rank::kStageExec:
+      return "exec";
+    case rank::kStageFork:
+      return "fork";
+    case rank::kStageLog:
+      return "log file";
+    default:
+      return "start";
   }
 }
 
@@ -77,12 +87,13 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   slot->working_directory = spec.cwd;
   slot->start_request = request;
 
-  const std::string log =
-      spec.log_dir + "/rank" + std::to_string(rank.rank) + "." + std::to_string(spec.attempt) + ".log";
+  const std::string log = spec.log_dir + "/rank" + std::to_string(rank.rank) + "." +
+                          std::to_string(spec.attempt) + ".log";
   if (const int error = slot->log.Open(log, spec.log_limit_bytes, spec.uid, spec.gid); error != 0) {
     return StartFailed(slot, rank::kStageLog, error, log);
   }
-  if (const int error = slot->recorder.Make(spec.job, spec.attempt, rank.rank, spec.world_size); error != 0) {
+  if (const int error = slot->recorder.Make(spec.job, spec.attempt, rank.rank, spec.world_size);
+      error != 0) {
     return StartFailed(slot, rank::kStageFork, error, "recorder memfd");
   }
   rank::ControlLine* control = slot->recorder.control();
@@ -91,7 +102,8 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
 
   Spawned started;
   const std::vector<std::string> env = MergeEnv(
-      spec.env, rank.env, {"HOLDFAST_SOCKET=" + socket_path_, kTagName + ("=" + Tag(spec.attempt, rank.rank))});
+      spec.env, rank.env,
+      {"HOLDFAST_SOCKET=" + socket_path_, kTagName + ("=" + Tag(spec.attempt, rank.rank))});
   if (const int error = SpawnRank(spec, rank, env, limits_, &started); error != 0) {
     return StartFailed(slot, rank::kStageFork, error, rank.args[0]);
   }
@@ -102,8 +114,9 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
 }
 
 void Keeper::StartFailed(RankSlot* slot, int stage, int error, const std::string& what) {
-  Note("rank %u attempt %llu: %s: %s: %s", slot->rank, static_cast<unsigned long long>(slot->attempt), StageName(stage),
-       what.c_str(), strerror(error));
+  Note("rank %u attempt %llu: %s: %s: %s", slot->rank,
+       static_cast<unsigned long long>(slot->attempt), StageName(stage), what.c_str(),
+       strerror(error));
   Message failed;
   failed.type = rank::kStartFailed;
   failed.request = slot->start_request;
@@ -126,7 +139,8 @@ void Keeper::ReadReport(RankSlot* slot) {
   slot->report.Reset();
   if (got == sizeof(report)) {
     const bool directory = report.stage == rank::kStageCwd;
-    StartFailed(slot, report.stage, report.error, directory ? slot->working_directory : slot->program);
+    StartFailed(slot, report.stage, report.error,
+                directory ? slot->working_directory : slot->program);
     return;
   }
   Message started;
@@ -146,14 +160,18 @@ void Keeper::ReadReport(RankSlot* slot) {
 
 void Keeper::ReapChildren() {
   for (;;) {
-    // Looked at first and reaped after: until then the number cannot belong to another process, so its group can be
-    // signalled.
+    // Looked at first and reaped after: until then the number cannot belong to another process, so
+    // its group can be signalled.
     siginfo_t info = {};
-    if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0)
+      return;
     const uint64_t now = MonoNs();
-    const auto found = std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s->pid == info.si_pid; });
+    const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                    [&](const auto& s) { return s->pid == info.si_pid; });
     RankSlot* slot = found == slots_.end() ? nullptr : found->get();
-    const bool ended = info.si_code == CLD_EXITED || info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED;
+    const bool ended =
+        info.si_code == CLD_EXITED || info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED;
     if (ended) {
       if (slot != nullptr) kill(-slot->pid, SIGKILL);
       siginfo_t reaped = {};
@@ -165,7 +183,8 @@ void Keeper::ReapChildren() {
     siginfo_t taken = {};
     waitid(P_PID, static_cast<id_t>(info.si_pid), &taken, WSTOPPED | WCONTINUED | WNOHANG);
     if (slot == nullptr || taken.si_pid == 0) continue;
-    RankPaused(slot, taken.si_code == CLD_STOPPED || taken.si_code == CLD_TRAPPED, taken.si_status, now);
+    RankPaused(slot, taken.si_code == CLD_STOPPED || taken.si_code == CLD_TRAPPED, taken.si_status,
+               now);
   }
 }
 
@@ -180,10 +199,12 @@ void Keeper::RankEnded(RankSlot* slot, uint64_t wait_status, uint64_t now_ns) {
   DrainOutput(slot, kLastOutputBytes);
 
   char line[160];
-  const int length =
-      snprintf(line, sizeof(line), "%llu %u %d %llu %llu\n", static_cast<unsigned long long>(slot->attempt), slot->rank,
-               pid, static_cast<unsigned long long>(wait_status), static_cast<unsigned long long>(now_ns));
-  if (write(exits_.get(), line, static_cast<size_t>(length)) != length) Note("exits: %s", strerror(errno));
+  const int length = snprintf(line, sizeof(line), "%llu %u %d %llu %llu\n",
+                              static_cast<unsigned long long>(slot->attempt), slot->rank, pid,
+                              static_cast<unsigned long long>(wait_status),
+                              static_cast<unsigned long long>(now_ns));
+  if (write(exits_.get(), line, static_cast<size_t>(length)) != length)
+    Note("exits: %s", strerror(errno));
 
   Message exited;
   exited.type = rank::kExited;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop. Order within one turn: exits and stops first, then output and connections, then work in pieces (arena
-// pages, sweeps, the fence), so that nothing a rank or the agent does delays the notice of an exit by more than one
-// turn.
+// The loop. Order within one turn: exits and stops first, then output and connections, then work in
+// pieces (arena pages, sweeps, the fence), so that nothing a rank or the agent does delays the
+// notice of an exit by more than one turn.
 #include "agent/keeper/keeper.h"
 
 #include <errno.h>
@@ -26,8 +26,9 @@
 namespace holdfast::keeper {
 namespace {
 
-constexpr size_t kSocketPathMax = 107;          // sun_path less its NUL
-constexpr size_t kAgentBacklogBytes = 1 << 20;  // unsent to the agent: ranks' requests wait in their sockets beyond it
+constexpr size_t kSocketPathMax = 107;  // sun_path less its NUL
+constexpr size_t kAgentBacklogBytes =
+    1 << 20;  // unsent to the agent: ranks' requests wait in their sockets beyond it
 constexpr size_t kOutputBytesPerTurn = 256 << 10;  // of one rank
 constexpr int kPacketsPerTurn = 32;                // of one connection
 constexpr int kNotesMax = 10'000;
@@ -71,7 +72,8 @@ bool Keeper::LockDirectory() {
     return false;
   }
   const std::string text = std::to_string(getpid()) + "\n";
-  if (ftruncate(fd.get(), 0) != 0 || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  if (ftruncate(fd.get(), 0) != 0 ||
+      write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     Note("%s: %s", path.c_str(), strerror(errno));
     return false;
   }
@@ -85,10 +87,12 @@ bool Keeper::LockDirectory() {
 bool Keeper::CatchSignals() {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
-  for (int signal : {SIGPIPE, SIGXFSZ, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) sigaction(signal, &ignore, nullptr);
+  for (int signal : {SIGPIPE, SIGXFSZ, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2})
+    sigaction(signal, &ignore, nullptr);
   struct sigaction defaults = {};
   defaults.sa_handler = SIG_DFL;
-  sigaction(SIGCHLD, &defaults, nullptr);  // ignored, the kernel would reap for us and the exit statuses be lost
+  sigaction(SIGCHLD, &defaults,
+            nullptr);  // ignored, the kernel would reap for us and the exit statuses be lost
   sigset_t ours;
   sigemptyset(&ours);
   sigaddset(&ours, SIGCHLD);
@@ -100,19 +104,23 @@ bool Keeper::CatchSignals() {
 
 bool Keeper::Listen() {
   const std::string path = options_.dir + "/sock";
-  const std::string fresh = options_.dir + "/.s";  // renamed into place when it listens: who finds it can connect
+  const std::string fresh =
+      options_.dir + "/.s";  // renamed into place when it listens: who finds it can connect
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() > kSocketPathMax) {
-    Note("%s: state directory path too long: a socket path has at most %zu bytes; use a shorter --state", path.c_str(),
-         kSocketPathMax);
+    Note(
+        "%s: state directory path too long: a socket path has at most %zu bytes; use a shorter "
+        "--state",
+        path.c_str(), kSocketPathMax);
     return false;
   }
   memcpy(address.sun_path, fresh.c_str(), fresh.size());
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   unlink(fresh.c_str());
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-      chmod(fresh.c_str(), 0600) != 0 || listen(fd.get(), 128) != 0 || rename(fresh.c_str(), path.c_str()) != 0) {
+      chmod(fresh.c_str(), 0600) != 0 || listen(fd.get(), 128) != 0 ||
+      rename(fresh.c_str(), path.c_str()) != 0) {
     Note("%s: %s", path.c_str(), strerror(errno));
     unlink(fresh.c_str());
     return false;
@@ -128,7 +136,8 @@ void Keeper::ProtectSelf() {
   rlimit raised = limits_.open_files;
   raised.rlim_cur = std::max(raised.rlim_cur, std::min(raised.rlim_max, kOpenFilesWanted));
   setrlimit(RLIMIT_NOFILE, &raised);
-  // Without the privilege the write fails and the keeper is killed like any other: its ranks are restarted then.
+  // Without the privilege the write fails and the keeper is killed like any other: its ranks are
+  // restarted then.
   const std::string before = ReadSmallFile("/proc/self/oom_score_adj", 32);
   UniqueFd fd(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   if (fd.valid() && write(fd.get(), "-900", 4) == 4) limits_.oom_score_adj = before;
@@ -149,7 +158,8 @@ Link* Keeper::FindLink(uint32_t id) {
 
 Link* Keeper::Agent() { return agent_ == 0 ? nullptr : FindLink(agent_); }
 
-void Keeper::TellAgent(rank::Message message, const std::string& payload, std::initializer_list<int> fds) {
+void Keeper::TellAgent(rank::Message message, const std::string& payload,
+                       std::initializer_list<int> fds) {
   if (Link* agent = Agent()) agent->Send(message, payload, fds);
 }
 
@@ -166,7 +176,8 @@ void Keeper::Accept() {
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) continue;
     if (links_.size() >= links_max) {
       // One that never said who it is makes room, so that nobody can keep the agent out.
-      const auto silent = std::find_if(links_.begin(), links_.end(), [](auto& l) { return l->kind == Link::kNew; });
+      const auto silent =
+          std::find_if(links_.begin(), links_.end(), [](auto& l) { return l->kind == Link::kNew; });
       if (silent == links_.end()) continue;
       links_.erase(silent);
     }
@@ -179,7 +190,8 @@ void Keeper::ReadLink(Link* link) {
   for (int i = 0; i < kPacketsPerTurn && !link->dead(); ++i) {
     rank::Message m;
     rank::Descriptors received;
-    const int result = rank::ReceiveMessage(link->fd(), &m, buffer_.data(), buffer_.size(), &received);
+    const int result =
+        rank::ReceiveMessage(link->fd(), &m, buffer_.data(), buffer_.size(), &received);
     if (result == -EAGAIN) return;
     bool keep = false;
     if (result == 1) {
@@ -271,13 +283,15 @@ int Keeper::PollTimeoutMs() const {
 
 void Keeper::ServeSlots(const std::vector<pollfd>& ready, size_t* at) {
   for (auto& slot : slots_) {
-    if (slot->output.valid() && ready[(*at)++].revents != 0) DrainOutput(slot.get(), kOutputBytesPerTurn);
+    if (slot->output.valid() && ready[(*at)++].revents != 0)
+      DrainOutput(slot.get(), kOutputBytesPerTurn);
     if (slot->report.valid() && ready[(*at)++].revents != 0) ReadReport(slot.get());
   }
 }
 
 void Keeper::ServeLinks(const std::vector<pollfd>& ready, size_t* at) {
-  const size_t count = ready.size() - *at;  // a handler may have shortened the list of slots, never this one
+  const size_t count =
+      ready.size() - *at;  // a handler may have shortened the list of slots, never this one
   for (size_t i = 0; i < count; ++i) {
     Link* link = links_[i].get();
     const short events = ready[*at + i].revents;

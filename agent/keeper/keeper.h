@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper: parent and subreaper of the ranks of one job on one node. One thread, one poll loop, libc and base/rank
-// only, so that it can stay while everything around it is killed, upgraded and restarted. docs/formats/rank.md says
-// what it does with every message.
+// The keeper: parent and subreaper of the ranks of one job on one node. One thread, one poll loop,
+// libc and base/rank only, so that it can stay while everything around it is killed, upgraded and
+// restarted. docs/formats/rank.md says what it does with every message.
 //
 //   keeper.cc         set-up, the loop, connections
 //   agent_side.cc     what the agent sends
@@ -62,16 +62,19 @@ class Keeper {
   void CheckFence();
   Link* FindLink(uint32_t id);
   Link* Agent();
-  void TellAgent(rank::Message message, const std::string& payload = "", std::initializer_list<int> fds = {});
+  void TellAgent(rank::Message message, const std::string& payload = "",
+                 std::initializer_list<int> fds = {});
   void Note(const char* format, ...) __attribute__((format(printf, 2, 3)));
 
   // agent_side.cc
-  bool HandleAgent(Link* link, const rank::Message& m, const std::string& payload, const rank::Descriptors& fds);
+  bool HandleAgent(Link* link, const rank::Message& m, const std::string& payload,
+                   const rank::Descriptors& fds);
   void HandleAttach(Link* link, const rank::Message& m);
   void AgentGone();
   void SendState(Link* link, uint32_t request);
   void HandleStart(Link* link, const rank::Message& m, const rank::Descriptors& fds);
-  bool ReadSpec(Link* link, const rank::Message& m, const rank::Descriptors& fds, rank::StartSpec* spec);
+  bool ReadSpec(Link* link, const rank::Message& m, const rank::Descriptors& fds,
+                rank::StartSpec* spec);
   void HandleSignal(Link* link, const rank::Message& m);
   void HandleFence(const rank::Message& m);
   void HandleReply(const rank::Message& m, const std::string& payload);

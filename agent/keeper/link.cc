@@ -18,12 +18,14 @@ void Link::ClearQueue() {
   queued_bytes_ = 0;
 }
 
-void Link::Queue(const rank::Message& message, const std::string& payload, const int* fds, int fd_count) {
+void Link::Queue(const rank::Message& message, const std::string& payload, const int* fds,
+                 int fd_count) {
   Packet packet;
   packet.message = message;
   packet.payload = payload;
   for (int i = 0; i < fd_count; ++i) {
-    const int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);  // the original may be closed before the packet goes out
+    const int copy =
+        fcntl(fds[i], F_DUPFD_CLOEXEC, 3);  // the original may be closed before the packet goes out
     if (copy < 0) {
       CloseFds(&packet);
       dead_ = true;
@@ -36,7 +38,8 @@ void Link::Queue(const rank::Message& message, const std::string& payload, const
   if (queued_bytes_ > kQueueBytesMax || queue_.size() > kQueuePacketsMax) dead_ = true;
 }
 
-void Link::Send(const rank::Message& message, const std::string& payload, std::initializer_list<int> fds) {
+void Link::Send(const rank::Message& message, const std::string& payload,
+                std::initializer_list<int> fds) {
   if (dead_) return;
   rank::Message framed = message;
   framed.version = rank::kProtocolVersion;
@@ -66,7 +69,8 @@ void Link::SendError(const rank::Message& to, int code, const std::string& text)
 void Link::Flush() {
   while (!queue_.empty() && !dead_) {
     Packet& packet = queue_.front();
-    const int result = rank::SendMessage(fd(), packet.message, packet.payload.data(), packet.fds, packet.fd_count);
+    const int result =
+        rank::SendMessage(fd(), packet.message, packet.payload.data(), packet.fds, packet.fd_count);
     if (result == -EAGAIN) return;
     if (result != 0) {
       dead_ = true;

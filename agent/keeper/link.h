@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One accepted connection with its bounded queue of packets to send. Never blocks; a peer that does not read, or writes
-// nonsense, ends as a dead link, which the owner removes. Single-threaded.
+// One accepted connection with its bounded queue of packets to send. Never blocks; a peer that does
+// not read, or writes nonsense, ends as a dead link, which the owner removes. Single-threaded.
 #ifndef HOLDFAST_AGENT_KEEPER_LINK_H_
 #define HOLDFAST_AGENT_KEEPER_LINK_H_
 
@@ -36,7 +36,8 @@ class Link {
   bool wants_to_write() const { return !queue_.empty(); }
   size_t queued_bytes() const { return queued_bytes_; }
 
-  void Send(const rank::Message& message, const std::string& payload = "", std::initializer_list<int> fds = {});
+  void Send(const rank::Message& message, const std::string& payload = "",
+            std::initializer_list<int> fds = {});
   void SendError(const rank::Message& to, int code, const std::string& text);
   void Flush();  // when the socket takes more
 
@@ -58,7 +59,8 @@ class Link {
     int fds[rank::kDescriptorsMax];
     int fd_count = 0;
   };
-  void Queue(const rank::Message& message, const std::string& payload, const int* fds, int fd_count);
+  void Queue(const rank::Message& message, const std::string& payload, const int* fds,
+             int fd_count);
   static void CloseFds(Packet* packet);
   void ClearQueue();
 

@@ -18,12 +18,14 @@ bool DiskFull(int error) { return error == ENOSPC || error == EDQUOT; }
 
 int LogFile::OpenSegment(const std::string& path) {
   const int fd =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
+      open(path.c_str(),
+           O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
   if (fd < 0) {
     last_error_ = errno;
     return -1;
   }
-  if (geteuid() == 0 && uid_ != 0 && fchown(fd, uid_, gid_) != 0) last_error_ = errno;  // readable by root alone, then
+  if (geteuid() == 0 && uid_ != 0 && fchown(fd, uid_, gid_) != 0)
+    last_error_ = errno;  // readable by root alone, then
   return fd;
 }
 
@@ -77,7 +79,8 @@ void LogFile::Append(const char* data, size_t bytes) {
       StartTail();
       continue;
     }
-    if (fd_ < 0) fd_ = OpenSegment(in_tail_ ? base_ + ".tail" : base_);  // the disk may have room again
+    if (fd_ < 0)
+      fd_ = OpenSegment(in_tail_ ? base_ + ".tail" : base_);  // the disk may have room again
     const size_t part = static_cast<size_t>(std::min<uint64_t>(bytes, limit - segment_bytes_));
     const size_t wrote = WriteSome(data, part);
     total_ += part;
@@ -90,7 +93,8 @@ void LogFile::Append(const char* data, size_t bytes) {
 void LogFile::Close() {
   if (dropped_ > 0) {
     char line[160];
-    const int length = snprintf(line, sizeof(line), "\n[holdfast: %llu bytes of output could not be written: %s]\n",
+    const int length = snprintf(line, sizeof(line),
+                                "\n[holdfast: %llu bytes of output could not be written: %s]\n",
                                 static_cast<unsigned long long>(dropped_), strerror(last_error_));
     WriteSome(line, static_cast<size_t>(length));
     dropped_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output of one rank in a bounded set of files. docs/formats/rank.md ("Log files") describes them:
+// The output of one rank in a bounded set of files. docs/formats/rank.md ("Log files") describes
+// them:
 //   <base>                 the first bytes, up to the head limit
 //   <base>.tail.old, .tail  what follows; .tail is moved over .tail.old when it is full
 // Never blocks on a full disk and never fails: what cannot be written is dropped and counted.
@@ -23,8 +24,9 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  // `limit_bytes` bounds all files together (a limit below 64 KiB + 2 MiB counts as that much). The files belong to
-  // uid:gid when this process may give them away. Returns 0 or an errno; a full disk is not an error.
+  // `limit_bytes` bounds all files together (a limit below 64 KiB + 2 MiB counts as that much). The
+  // files belong to uid:gid when this process may give them away. Returns 0 or an errno; a full
+  // disk is not an error.
   int Open(const std::string& base, uint64_t limit_bytes, uid_t uid, gid_t gid);
   void Append(const char* data, size_t bytes);
   // Writes what was dropped, if anything, and closes.

@@ -64,7 +64,8 @@ TEST_F(LogFileTest, HeadAndTailOfMuchOutputAreKeptWithinTheLimit) {
     const std::string part = Read(base_ + name);
     total += part.size();
     unsigned long long begin = 0;
-    ASSERT_EQ(sscanf(part.c_str(), "[holdfast: output goes on here at byte %llu]", &begin), 1) << name;
+    ASSERT_EQ(sscanf(part.c_str(), "[holdfast: output goes on here at byte %llu]", &begin), 1)
+        << name;
     const std::string bytes = part.substr(part.find('\n') + 1);
     EXPECT_EQ(bytes, all.substr(begin, bytes.size())) << name;
     if (name == std::string(".tail")) {

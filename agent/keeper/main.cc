@@ -49,7 +49,8 @@ bool ParseArgs(int argc, char** argv, holdfast::keeper::Options* options) {
 int main(int argc, char** argv) {
   holdfast::keeper::Options options;
   if (!ParseArgs(argc, argv, &options)) {
-    fprintf(stderr, "usage: holdfast-keeper --dir DIR --job N (1 or more) [--max-ranks N (1 to 64)]\n");
+    fprintf(stderr,
+            "usage: holdfast-keeper --dir DIR --job N (1 or more) [--max-ranks N (1 to 64)]\n");
     return kExitUsage;
   }
   char* resolved = realpath(options.dir.c_str(), nullptr);

@@ -67,7 +67,8 @@ bool ReadProcStat(pid_t pid, ProcStat* out) {
   if (name_end == std::string::npos) return false;
   int parent, group, session;
   char state;
-  if (sscanf(text.c_str() + name_end + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4) return false;
+  if (sscanf(text.c_str() + name_end + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4)
+    return false;
   out->state = state;
   out->parent = parent;
   out->session = session;
@@ -114,7 +115,8 @@ std::string EnvironValue(pid_t pid, const std::string& name) {
   const std::string start = name + "=";
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\0', at), text.size());
-    if (text.compare(at, start.size(), start) == 0) return text.substr(at + start.size(), end - at - start.size());
+    if (text.compare(at, start.size(), start) == 0)
+      return text.substr(at + start.size(), end - at - start.size());
     at = end + 1;
   }
   return "";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /proc says about processes: parents, sessions, children, a word of an environment. Every answer may be stale by
-// the time it is used; callers repeat until nothing is left. Only libc. Single-threaded.
+// What /proc says about processes: parents, sessions, children, a word of an environment. Every
+// answer may be stale by the time it is used; callers repeat until nothing is left. Only libc.
+// Single-threaded.
 #ifndef HOLDFAST_AGENT_KEEPER_PROCS_H_
 #define HOLDFAST_AGENT_KEEPER_PROCS_H_
 
@@ -26,7 +27,8 @@ std::vector<pid_t> ChildrenOf(pid_t pid);
 // `pid` and all its descendants that are not zombies.
 std::vector<pid_t> TreeOf(pid_t pid);
 
-// The value of `name` in the environment that `pid` was started with; empty when it is not there or not readable.
+// The value of `name` in the environment that `pid` was started with; empty when it is not there or
+// not readable.
 std::string EnvironValue(pid_t pid, const std::string& name);
 
 // Whole of a small file; empty when it cannot be read.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks say to the keeper. A rank can write anything: a packet that makes no sense closes that connection, is
-// noted, and changes nothing else.
+// What ranks say to the keeper. A rank can write anything: a packet that makes no sense closes that
+// connection, is noted, and changes nothing else.
 #include <errno.h>
 #include <unistd.h>
 
@@ -48,19 +48,22 @@ bool Keeper::HandleHello(Link* link, const Message& m) {
   if (slot == nullptr) {
     Note("process %d belongs to no rank of this keeper; hello refused", link->peer_pid);
     link->SendError(m, EPERM,
-                    "this process is not a rank of job " + std::to_string(options_.job) + " nor a descendant of one");
+                    "this process is not a rank of job " + std::to_string(options_.job) +
+                        " nor a descendant of one");
     return false;
   }
   if (m.attempt != slot->attempt) {
     link->SendError(m, ESTALE,
-                    "hello: attempt " + std::to_string(m.attempt) + ", this is " + std::to_string(slot->attempt));
+                    "hello: attempt " + std::to_string(m.attempt) + ", this is " +
+                        std::to_string(slot->attempt));
     return false;
   }
   const auto same_rank = std::count_if(links_.begin(), links_.end(), [&](const auto& other) {
     return other->kind == Link::kRank && other->rank == slot->rank && !other->dead();
   });
   if (same_rank >= kLinksPerRankMax) {
-    link->SendError(m, EMFILE, "at most " + std::to_string(kLinksPerRankMax) + " connections of one rank");
+    link->SendError(m, EMFILE,
+                    "at most " + std::to_string(kLinksPerRankMax) + " connections of one rank");
     return false;
   }
   link->kind = Link::kRank;
@@ -99,28 +102,38 @@ bool Keeper::HandleRank(Link* link, const Message& m, const std::string& payload
   if (IsStoreRequest(m.type)) {
     if (payload.size() > rank::kPayloadBytesMax - sizeof(Message)) {
       link->SendError(m, EMSGSIZE,
-                      "store: key and value of " + std::to_string(payload.size()) + " bytes do not fit a packet");
+                      "store: key and value of " + std::to_string(payload.size()) +
+                          " bytes do not fit a packet");
     } else {
       Forward(link, m, payload, true);
     }
     return true;
   }
   switch (m.type) {
-    case rank::kWantArena: return HandleWantArena(link, m);
-    case rank::kSealed: return HandleSealed(link, m);
-    case rank::kRestore: HandleRestore(link, m); return true;
-    case rank::kMark: Forward(link, m, payload, false); return true;
-    case rank::kStandbyTake: link->SendError(m, ENOSYS, "standby ranks are not part of version 1"); return true;
+    case rank::kWantArena:
+      return HandleWantArena(link, m);
+    case rank::kSealed:
+      return HandleSealed(link, m);
+    case rank::kRestore:
+      HandleRestore(link, m);
+      return true;
+    case rank::kMark:
+      Forward(link, m, payload, false);
+      return true;
+    case rank::kStandbyTake:
+      link->SendError(m, ENOSYS, "standby ranks are not part of version 1");
+      return true;
     default:
-      Note("rank %u (process %d): message type %u is not one of a rank's; connection closed", link->rank,
-           link->peer_pid, m.type);
+      Note("rank %u (process %d): message type %u is not one of a rank's; connection closed",
+           link->rank, link->peer_pid, m.type);
       return false;
   }
 }
 
 void Keeper::Forward(Link* link, const Message& m, const std::string& payload, bool is_request) {
   if (Agent() == nullptr) {
-    // Not kept: when the agent is back the rank is told to send again, and it alone knows what is still unanswered.
+    // Not kept: when the agent is back the rank is told to send again, and it alone knows what is
+    // still unanswered.
     link->must_resend = link->must_resend || is_request;
     return;
   }

@@ -13,7 +13,8 @@ int RecorderMemory::Make(uint64_t job, uint64_t attempt, uint32_t rank, uint32_t
   const size_t bytes = rank::RecorderBytes();
   UniqueFd fd(memfd_create("holdfast-recorder", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
-  // All pages now: a store into a page that cannot be had later would be SIGBUS, in the rank or here.
+  // All pages now: a store into a page that cannot be had later would be SIGBUS, in the rank or
+  // here.
   if (fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0) return errno;
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return errno;
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);

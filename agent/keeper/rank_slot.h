@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the keeper knows of one rank. It outlives the rank's processes: the arena stays from attempt to attempt.
+// What the keeper knows of one rank. It outlives the rank's processes: the arena stays from attempt
+// to attempt.
 #ifndef HOLDFAST_AGENT_KEEPER_RANK_SLOT_H_
 #define HOLDFAST_AGENT_KEEPER_RANK_SLOT_H_
 

@@ -50,7 +50,8 @@ void DieWithKeeper(pid_t keeper) {
 void ResetSignals() {
   struct sigaction defaults = {};
   defaults.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &defaults, nullptr);  // KILL and STOP refuse; fine
+  for (int signal = 1; signal < NSIG; ++signal)
+    sigaction(signal, &defaults, nullptr);  // KILL and STOP refuse; fine
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -62,7 +63,8 @@ void RestoreLimits(const InheritedLimits& limits) {
   const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
   if (write(fd, limits.oom_score_adj.data(), limits.oom_score_adj.size()) < 0) {
-    // Raising one's own score is always allowed; where /proc says otherwise the rank only stays better protected.
+    // Raising one's own score is always allowed; where /proc says otherwise the rank only stays
+    // better protected.
   }
   close(fd);
 }
@@ -86,7 +88,8 @@ struct Child {
   char** envp;
 };
 
-[[noreturn]] void RunChild(const Child& child, const rank::StartSpec& spec, const InheritedLimits& limits) {
+[[noreturn]] void RunChild(const Child& child, const rank::StartSpec& spec,
+                           const InheritedLimits& limits) {
   setsid();
   DieWithKeeper(child.keeper);
   ResetSignals();
@@ -116,12 +119,14 @@ bool MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   read_end->Reset(ends[0]);
   write_end->Reset(ends[1]);
-  return fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;  // the reading end only: the rank expects to block
+  return fcntl(ends[0], F_SETFL, O_NONBLOCK) ==
+         0;  // the reading end only: the rank expects to block
 }
 
 }  // namespace
 
-std::vector<std::string> MergeEnv(const std::vector<std::string>& common, const std::vector<std::string>& own,
+std::vector<std::string> MergeEnv(const std::vector<std::string>& common,
+                                  const std::vector<std::string>& own,
                                   const std::vector<std::string>& extra) {
   std::vector<std::string> env = {kDefaultPath};
   for (const auto* list : {&common, &own, &extra}) {
@@ -130,15 +135,17 @@ std::vector<std::string> MergeEnv(const std::vector<std::string>& common, const 
   return env;
 }
 
-int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank, const std::vector<std::string>& env,
-              const InheritedLimits& limits, Spawned* out) {
+int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
+              const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out) {
   UniqueFd output_write, report_write;
-  if (!MakePipe(&out->output, &output_write) || !MakePipe(&out->report, &report_write)) return errno;
+  if (!MakePipe(&out->output, &output_write) || !MakePipe(&out->report, &report_write))
+    return errno;
   UniqueFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!input.valid()) return errno;
   std::vector<char*> argv = Pointers(rank.args);
   std::vector<char*> envp = Pointers(env);
-  const Child child = {getpid(), input.get(), output_write.get(), report_write.get(), argv.data(), envp.data()};
+  const Child child = {getpid(),           input.get(), output_write.get(),
+                       report_write.get(), argv.data(), envp.data()};
   const pid_t pid = fork();
   if (pid < 0) return errno;
   if (pid == 0) RunChild(child, spec, limits);

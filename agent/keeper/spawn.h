@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts one rank: its own session, a pipe for its output, PDEATHSIG, clean signals, the user's ids, then exec. What
-// goes wrong between fork and exec comes back as {stage, errno} on a close-on-exec pipe, whose end of file means that
-// exec worked.
+// Starts one rank: its own session, a pipe for its output, PDEATHSIG, clean signals, the user's
+// ids, then exec. What goes wrong between fork and exec comes back as {stage, errno} on a
+// close-on-exec pipe, whose end of file means that exec worked.
 #ifndef HOLDFAST_AGENT_KEEPER_SPAWN_H_
 #define HOLDFAST_AGENT_KEEPER_SPAWN_H_
 
@@ -34,13 +34,15 @@ struct Spawned {
   UniqueFd report;  // non-blocking read end: one ChildReport, or end of file after exec
 };
 
-// The common entries, then the rank's (which win), then `extra` (which win over all); PATH when nobody set one.
-std::vector<std::string> MergeEnv(const std::vector<std::string>& common, const std::vector<std::string>& own,
+// The common entries, then the rank's (which win), then `extra` (which win over all); PATH when
+// nobody set one.
+std::vector<std::string> MergeEnv(const std::vector<std::string>& common,
+                                  const std::vector<std::string>& own,
                                   const std::vector<std::string>& extra);
 
 // Returns 0, or an errno with nothing started. Never waits for the child.
-int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank, const std::vector<std::string>& env,
-              const InheritedLimits& limits, Spawned* out);
+int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
+              const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out);
 
 }  // namespace holdfast::keeper
 

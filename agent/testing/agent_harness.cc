@@ -10,13 +10,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
-
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "agent/process.h"
 #include "base/clock.h"
-#include "base/rank/recorder.h"
 #include "base/rank/recorder.h"
 
 extern char** environ;
@@ -28,7 +26,9 @@ constexpr int kLookMs = 10;
 
 // Tests live in <build>/tests, programs in <build>/bin.
 std::string Program(const std::string& name) {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / name).string();
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" /
+          name)
+      .string();
 }
 
 }  // namespace
@@ -61,8 +61,8 @@ void AgentTest::TearDown() {
   std::error_code error;
   for (const auto& node : std::filesystem::directory_iterator(dir_.path() + "/nodes", error)) {
     for (const auto& keeper : std::filesystem::directory_iterator(node.path() / "keepers", error)) {
-      const pid_t pid =
-          static_cast<pid_t>(std::atoi(ReadSmallFile((keeper.path() / "pid").string()).value_or("0").c_str()));
+      const pid_t pid = static_cast<pid_t>(
+          std::atoi(ReadSmallFile((keeper.path() / "pid").string()).value_or("0").c_str()));
       if (pid > 1 && ReadComm(pid) == "holdfast-keeper") ::kill(pid, SIGKILL);
     }
   }
@@ -74,8 +74,12 @@ void AgentTest::TearDown() {
     std::fprintf(stderr, "---- %s\n%s\n", node.c_str(), AgentLog(node).c_str());
 }
 
-std::string AgentTest::StateDir(const std::string& node) const { return dir_.path() + "/nodes/" + node; }
-std::string AgentTest::KeeperDir(const std::string& node) const { return StateDir(node) + "/keepers/j-1"; }
+std::string AgentTest::StateDir(const std::string& node) const {
+  return dir_.path() + "/nodes/" + node;
+}
+std::string AgentTest::KeeperDir(const std::string& node) const {
+  return StateDir(node) + "/keepers/j-1";
+}
 std::string AgentTest::StoreDir() const { return dir_.path() + "/store"; }
 std::string AgentTest::JobDir() const { return dir_.path() + "/jobs/j-1"; }
 std::string AgentTest::AgentLog(const std::string& node) const {
@@ -85,7 +89,8 @@ std::string AgentTest::AgentLog(const std::string& node) const {
 void AgentTest::StartAgent(const std::string& node) {
   std::filesystem::create_directories(StateDir(node));
   const std::string devices = dir_.path() + "/" + node + ".devices.json";
-  std::ofstream(devices) << R"({"devices":[{"id":")" << node << R"(-gpu0"},{"id":")" << node << R"(-gpu1"}]})";
+  std::ofstream(devices) << R"({"devices":[{"id":")" << node << R"(-gpu0"},{"id":")" << node
+                         << R"(-gpu1"}]})";
   std::vector<std::string> words = {Program("holdfast-agent"),
                                     "--node",
                                     node,
@@ -110,7 +115,9 @@ void AgentTest::StartAgent(const std::string& node) {
   agents_[node] = pid;
 }
 
-void AgentTest::SignalAgent(const std::string& node, int signal) { ASSERT_EQ(::kill(agents_[node], signal), 0); }
+void AgentTest::SignalAgent(const std::string& node, int signal) {
+  ASSERT_EQ(::kill(agents_[node], signal), 0);
+}
 
 int AgentTest::WaitForAgent(const std::string& node) {
   int status = 0;
@@ -124,8 +131,8 @@ void AgentTest::KillAgent(const std::string& node) {
   WaitForAgent(node);
 }
 
-v1::DesiredJob AgentTest::Job(uint64_t attempt, const std::vector<std::string>& nodes, uint32_t ranks_per_node,
-                              const std::vector<std::string>& arguments) {
+v1::DesiredJob AgentTest::Job(uint64_t attempt, const std::vector<std::string>& nodes,
+                              uint32_t ranks_per_node, const std::vector<std::string>& arguments) {
   v1::DesiredJob job;
   job.set_job(kTestJob);
   job.set_attempt(attempt);
@@ -169,8 +176,8 @@ int AgentTest::Count(v1::RankEvent::Kind kind, uint64_t attempt) {
 }
 
 bool AgentTest::WaitForEvents(v1::RankEvent::Kind kind, uint64_t attempt, int count) {
-  const std::string what =
-      std::to_string(count) + " " + v1::RankEvent::Kind_Name(kind) + " of attempt " + std::to_string(attempt);
+  const std::string what = std::to_string(count) + " " + v1::RankEvent::Kind_Name(kind) +
+                           " of attempt " + std::to_string(attempt);
   return scheduler_->WaitFor(what, [&](const FakeScheduler::Told& told) {
     int seen = 0;
     for (const auto& [unused, event] : told.events) {
@@ -199,7 +206,8 @@ void AgentTest::StopAndWait(v1::DesiredJob job, uint64_t attempt, v1::StopKind k
   job.set_stop(kind);
   job.set_stop_reason(rank::kStopCancel);
   Want(job);
-  ASSERT_TRUE(WaitForEvents(v1::RankEvent::KIND_STOP_COMPLETE, attempt, job.placement().nodes_size()));
+  ASSERT_TRUE(
+      WaitForEvents(v1::RankEvent::KIND_STOP_COMPLETE, attempt, job.placement().nodes_size()));
 }
 
 void AgentTest::ForgetAndWait(v1::DesiredJob job) {
@@ -225,7 +233,8 @@ std::map<uint32_t, pid_t> AgentTest::Pids(const std::string& node) {
 }
 
 pid_t AgentTest::KeeperPid(const std::string& node) {
-  return static_cast<pid_t>(std::atoi(ReadSmallFile(KeeperDir(node) + "/pid").value_or("0").c_str()));
+  return static_cast<pid_t>(
+      std::atoi(ReadSmallFile(KeeperDir(node) + "/pid").value_or("0").c_str()));
 }
 
 std::vector<std::pair<uint64_t, uint64_t>> AgentTest::Steps() {
@@ -234,7 +243,8 @@ std::vector<std::pair<uint64_t, uint64_t>> AgentTest::Steps() {
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     EXPECT_TRUE(json.is_object()) << line;
-    if (json.is_object()) steps.emplace_back(json["attempt"].get<uint64_t>(), json["step"].get<uint64_t>());
+    if (json.is_object())
+      steps.emplace_back(json["attempt"].get<uint64_t>(), json["step"].get<uint64_t>());
   }
   return steps;
 }
@@ -253,7 +263,8 @@ void AgentTest::ExpectNoGaps() {
 
 std::vector<uint64_t> AgentTest::CommittedSteps() {
   std::vector<uint64_t> steps;
-  const absl::StatusOr<std::unique_ptr<ckpt::Store>> store = ckpt::Store::Open(PosixFileSystem(), StoreDir(), {});
+  const absl::StatusOr<std::unique_ptr<ckpt::Store>> store =
+      ckpt::Store::Open(PosixFileSystem(), StoreDir(), {});
   EXPECT_TRUE(store.ok()) << store.status();
   if (!store.ok()) return steps;
   const absl::StatusOr<std::vector<ckpt::ListedCheckpoint>> listed = (*store)->List();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// For foundation tests: real agents, keepers and test ranks in a directory of their own, under a fake scheduler. What
-// a test leaves running is killed, and a test that leaves a process behind fails.
+// For foundation tests: real agents, keepers and test ranks in a directory of their own, under a
+// fake scheduler. What a test leaves running is killed, and a test that leaves a process behind
+// fails.
 #ifndef HOLDFAST_AGENT_TESTING_AGENT_HARNESS_H_
 #define HOLDFAST_AGENT_TESTING_AGENT_HARNESS_H_
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -13,8 +15,6 @@
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
-
 #include "agent/testing/fake_scheduler.h"
 #include "base/testing/temp_dir.h"
 #include "ckpt/store.h"
@@ -23,7 +23,8 @@ namespace holdfast::agent {
 
 inline constexpr uint64_t kTestJob = 1;
 
-// Looks again until `condition` holds; false at the deadline. For what tells nobody that it happened.
+// Looks again until `condition` holds; false at the deadline. For what tells nobody that it
+// happened.
 bool Eventually(const std::function<bool()>& condition);
 bool ProcessLives(pid_t pid);  // a zombie does not
 
@@ -45,8 +46,8 @@ class AgentTest : public ::testing::Test {
   std::string AgentLog(const std::string& node) const;
 
   // A job of `ranks_per_node` test ranks on each of `nodes`, with `arguments` for the test rank.
-  v1::DesiredJob Job(uint64_t attempt, const std::vector<std::string>& nodes, uint32_t ranks_per_node,
-                     const std::vector<std::string>& arguments);
+  v1::DesiredJob Job(uint64_t attempt, const std::vector<std::string>& nodes,
+                     uint32_t ranks_per_node, const std::vector<std::string>& arguments);
   void Want(const v1::DesiredJob& job);  // on all nodes of its placement
   // Publishes STOP of `attempt` and waits for STOP_COMPLETE of every node.
   void StopAndWait(v1::DesiredJob job, uint64_t attempt, v1::StopKind kind);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/testing/fake_scheduler.h"
 
-#include <unistd.h>
-
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "ckpt/format/manifest.h"
@@ -33,7 +32,8 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Beat(grpc::ServerContext*, const v1::BeatRequest* request, v1::BeatResponse* response) override {
+  grpc::Status Beat(grpc::ServerContext*, const v1::BeatRequest* request,
+                    v1::BeatResponse* response) override {
     MutexLock lock(owner_->mutex_);
     owner_->told_.levels[request->node()] = request->report();
     owner_->told_.beats_ns[request->node()].push_back(SystemClock().MonoNs());
@@ -47,7 +47,8 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
   grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request,
                             v1::ReportEventsResponse*) override {
     MutexLock lock(owner_->mutex_);
-    if (!owner_->seen_.insert({request->node(), request->agent_epoch(), request->sequence()}).second)
+    if (!owner_->seen_.insert({request->node(), request->agent_epoch(), request->sequence()})
+             .second)
       return grpc::Status::OK;
     for (const v1::RankEvent& event : request->events()) {
       owner_->told_.events.emplace_back(request->node(), event);
@@ -142,7 +143,8 @@ void FakeScheduler::OrderCommits() {
     }
     for (const auto& [id, manifests] : sets) {
       if (manifests.size() != world_size || orders_[job].count(id) != 0) continue;
-      const absl::StatusOr<ckpt::CommitRecord> record = ckpt::JoinManifests(manifests, SystemClock().WallNs());
+      const absl::StatusOr<ckpt::CommitRecord> record =
+          ckpt::JoinManifests(manifests, SystemClock().WallNs());
       EXPECT_TRUE(record.ok()) << record.status();
       if (!record.ok()) continue;
       v1::CommitOrder order;
@@ -182,14 +184,16 @@ void FakeScheduler::CommitWhole(uint64_t job, uint32_t world_size) {
   OrderCommits();
 }
 
-bool FakeScheduler::WaitFor(const std::string& what, const std::function<bool(const Told&)>& condition) {
+bool FakeScheduler::WaitFor(const std::string& what,
+                            const std::function<bool(const Told&)>& condition) {
   const SystemClock clock;
   const int64_t deadline_ns = clock.MonoNs() + kTestDeadlineMs * kNsPerMs;
   MutexLock lock(mutex_);
   while (!condition(told_)) {
     if (clock.MonoNs() >= deadline_ns) {
       std::string events;
-      for (const auto& [node, event] : told_.events) events += node + ": " + event.ShortDebugString() + "\n";
+      for (const auto& [node, event] : told_.events)
+        events += node + ": " + event.ShortDebugString() + "\n";
       for (const auto& [node, level] : told_.levels)
         events += "level " + node + ": " + level.ShortDebugString() + "\n";
       ADD_FAILURE() << "did not happen: " << what << "\n" << events.substr(0, 8000);

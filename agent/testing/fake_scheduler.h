@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scheduler for tests of agents: serves AgentLink on a Unix socket, publishes what the test wants, remembers all it
-// is told, and can be switched off and on again. It decides nothing but commits: a save that all ranks have PREPARED
-// gets its commit order.
+// A scheduler for tests of agents: serves AgentLink on a Unix socket, publishes what the test
+// wants, remembers all it is told, and can be switched off and on again. It decides nothing but
+// commits: a save that all ranks have PREPARED gets its commit order.
 #ifndef HOLDFAST_AGENT_TESTING_FAKE_SCHEDULER_H_
 #define HOLDFAST_AGENT_TESTING_FAKE_SCHEDULER_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <functional>
@@ -13,8 +15,6 @@
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "base/mutex.h"
 #include "holdfast/v1/agent.grpc.pb.h"
@@ -31,7 +31,8 @@ class FakeScheduler {
     std::map<std::string, v1::NodeReport> stop_levels;          // with the newest STOP_COMPLETE
     std::map<std::string, int> registrations;
     std::map<std::string, v1::RegisterNodeRequest> nodes;
-    std::map<std::tuple<uint64_t, uint64_t, uint32_t>, v1::PreparedSave> prepared;  // attempt, step, rank
+    std::map<std::tuple<uint64_t, uint64_t, uint32_t>, v1::PreparedSave>
+        prepared;  // attempt, step, rank
     std::map<std::string, std::vector<int64_t>> beats_ns;
   };
 
@@ -69,9 +70,11 @@ class FakeScheduler {
   Told told_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::map<uint64_t, v1::DesiredJob>> wanted_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, uint32_t> commit_world_ ABSL_GUARDED_BY(mutex_);  // by job
-  std::map<uint64_t, std::map<std::pair<uint64_t, uint64_t>, v1::CommitOrder>> orders_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::map<std::pair<uint64_t, uint64_t>, v1::CommitOrder>> orders_
+      ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> witnesses_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::tuple<std::string, uint64_t, uint64_t>> seen_ ABSL_GUARDED_BY(mutex_);  // node, epoch, sequence
+  std::set<std::tuple<std::string, uint64_t, uint64_t>> seen_
+      ABSL_GUARDED_BY(mutex_);  // node, epoch, sequence
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool off_ ABSL_GUARDED_BY(mutex_) = true;

@@ -18,7 +18,9 @@ constexpr uint32_t kTypeCount = sizeof(kTypes) / sizeof(kTypes[0]);
 
 constexpr uint64_t kArenaBytesMax = 1ull << 46;  // 64 TiB: past any machine, and far from overflow
 
-constexpr uint64_t RoundUp(uint64_t value) { return (value + kArenaAlign - 1) / kArenaAlign * kArenaAlign; }
+constexpr uint64_t RoundUp(uint64_t value) {
+  return (value + kArenaAlign - 1) / kArenaAlign * kArenaAlign;
+}
 
 struct Geometry {
   uint64_t total_bytes, buffer_offset, buffer_stride, table_bytes, data_capacity;
@@ -26,7 +28,8 @@ struct Geometry {
 };
 
 bool Compute(uint64_t data_capacity, uint32_t tensors, uint32_t buffers, Geometry* out) {
-  if (buffers == 0 || buffers > kArenaBuffersMax || tensors == 0 || tensors > kTensorsMax) return false;
+  if (buffers == 0 || buffers > kArenaBuffersMax || tensors == 0 || tensors > kTensorsMax)
+    return false;
   if (data_capacity > kArenaBytesMax) return false;
   out->buffers = buffers;
   out->buffer_offset = kArenaAlign;
@@ -49,18 +52,23 @@ const char* Problem(const ArenaHeader* h, size_t bytes) {
   const Geometry g = {Load(&h->total_bytes), Load(&h->buffer_offset), Load(&h->buffer_stride),
                       Load(&h->table_bytes), Load(&h->data_capacity), Load(&h->buffers)};
   if (g.buffers == 0 || g.buffers > kArenaBuffersMax) return "arena: buffers out of range";
-  if (g.total_bytes != bytes || bytes > kArenaBytesMax) return "arena: total_bytes is not the size of the mapping";
-  if (g.buffer_offset < kArenaAlign || g.buffer_offset % kArenaAlign != 0 || g.buffer_offset > bytes) {
+  if (g.total_bytes != bytes || bytes > kArenaBytesMax)
+    return "arena: total_bytes is not the size of the mapping";
+  if (g.buffer_offset < kArenaAlign || g.buffer_offset % kArenaAlign != 0 ||
+      g.buffer_offset > bytes) {
     return "arena: buffer_offset out of range or not page-aligned";
   }
-  if (g.buffer_stride % kArenaAlign != 0 || g.buffer_stride > (bytes - g.buffer_offset) / g.buffers) {
+  if (g.buffer_stride % kArenaAlign != 0 ||
+      g.buffer_stride > (bytes - g.buffer_offset) / g.buffers) {
     return "arena: the buffers leave the mapping";
   }
   if (g.table_bytes == 0 || g.table_bytes % kArenaAlign != 0 || g.table_bytes > g.buffer_stride) {
     return "arena: table_bytes out of range or not page-aligned";
   }
-  if (g.table_bytes > RoundUp(uint64_t{kTensorsMax} * sizeof(TensorEntry))) return "arena: table_bytes over the limit";
-  if (g.data_capacity > g.buffer_stride - g.table_bytes) return "arena: data_capacity leaves its buffer";
+  if (g.table_bytes > RoundUp(uint64_t{kTensorsMax} * sizeof(TensorEntry)))
+    return "arena: table_bytes over the limit";
+  if (g.data_capacity > g.buffer_stride - g.table_bytes)
+    return "arena: data_capacity leaves its buffer";
   return nullptr;
 }
 
@@ -81,7 +89,8 @@ uint64_t ArenaLayout(uint64_t data_capacity, uint32_t tensors, uint32_t buffers,
   out->buffer_stride = g.buffer_stride;
   out->table_bytes = g.table_bytes;
   out->data_capacity = g.data_capacity;
-  for (BufferHeader& buffer : out->buffer) buffer.state.store(kBufferFree, std::memory_order_relaxed);
+  for (BufferHeader& buffer : out->buffer)
+    buffer.state.store(kBufferFree, std::memory_order_relaxed);
   std::atomic_ref<uint64_t>(out->magic).store(kArenaMagic, std::memory_order_release);
   return g.total_bytes;
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena: one memfd for each rank of a job on a node, held by the keeper across attempts, so that a snapshot
-// outlives the process that took it. A fixed number of equal buffers; each holds one snapshot: a tensor table, then the
-// bytes. docs/formats/rank.md. Layout only; ckpt/client writes and reads snapshots.
+// The arena: one memfd for each rank of a job on a node, held by the keeper across attempts, so
+// that a snapshot outlives the process that took it. A fixed number of equal buffers; each holds
+// one snapshot: a tensor table, then the bytes. docs/formats/rank.md. Layout only; ckpt/client
+// writes and reads snapshots.
 //
-// A buffer's life: FREE -> FILLING (rank) -> SEALED (rank) -> WRITING (agent) -> SEALED; SEALED -> FILLING again when
-// it may be reused. Transitions are compare-and-swap on `state`, so rank and agent never both think they own a buffer.
+// A buffer's life: FREE -> FILLING (rank) -> SEALED (rank) -> WRITING (agent) -> SEALED; SEALED ->
+// FILLING again when it may be reused. Transitions are compare-and-swap on `state`, so rank and
+// agent never both think they own a buffer.
 //
-// Why two buffers are enough: a rank refills the buffer of snapshot S only after the last collective of step S+2,
-// before which every rank has sealed S+1 (it seals a step before it takes part in the last collective of the next). So
-// the newest complete snapshot is never the one overwritten. This holds only if all ranks take or skip a snapshot
-// together: they agree on it in the reduction that ends a step.
+// Why two buffers are enough: a rank refills the buffer of snapshot S only after the last
+// collective of step S+2, before which every rank has sealed S+1 (it seals a step before it takes
+// part in the last collective of the next). So the newest complete snapshot is never the one
+// overwritten. This holds only if all ranks take or skip a snapshot together: they agree on it in
+// the reduction that ends a step.
 #ifndef HOLDFAST_BASE_RANK_ARENA_H_
 #define HOLDFAST_BASE_RANK_ARENA_H_
 
@@ -27,9 +30,15 @@ inline constexpr uint32_t kTensorNameBytes = 160;
 inline constexpr uint32_t kTensorsMax = 65536;
 inline constexpr size_t kArenaAlign = 4096;
 
-enum BufferState : uint32_t { kBufferFree = 0, kBufferFilling = 1, kBufferSealed = 2, kBufferWriting = 3 };
+enum BufferState : uint32_t {
+  kBufferFree = 0,
+  kBufferFilling = 1,
+  kBufferSealed = 2,
+  kBufferWriting = 3
+};
 
-// Element types, by name in manifests: "f32" "f64" "f16" "bf16" "i8" "u8" "i16" "i32" "i64" "bool" "f8_e4m3" "f8_e5m2".
+// Element types, by name in manifests: "f32" "f64" "f16" "bf16" "i8" "u8" "i16" "i32" "i64" "bool"
+// "f8_e4m3" "f8_e5m2".
 enum DType : uint32_t {
   kF32 = 1,
   kF64 = 2,
@@ -52,8 +61,8 @@ struct Digest128 {
   bool operator==(const Digest128&) const = default;
 };
 
-// One box of one global tensor. `replica` 0 is the copy that is written to the store; others declare that they hold the
-// same bytes and are only compared.
+// One box of one global tensor. `replica` 0 is the copy that is written to the store; others
+// declare that they hold the same bytes and are only compared.
 struct TensorEntry {
   char name[kTensorNameBytes];  // NUL-terminated, global name
   uint32_t dtype;
@@ -103,11 +112,13 @@ struct ArenaHeader {
 };
 static_assert(sizeof(ArenaHeader) % 64 == 0 && sizeof(ArenaHeader) <= kArenaAlign);
 
-// Size of the whole arena, and the layout in `out` (magic, sizes, offsets; states FREE). 0 when the numbers are
-// impossible (buffers outside 1..kArenaBuffersMax, tensors over kTensorsMax, an overflow). `tensors` bounds the table.
+// Size of the whole arena, and the layout in `out` (magic, sizes, offsets; states FREE). 0 when the
+// numbers are impossible (buffers outside 1..kArenaBuffersMax, tensors over kTensorsMax, an
+// overflow). `tensors` bounds the table.
 uint64_t ArenaLayout(uint64_t data_capacity, uint32_t tensors, uint32_t buffers, ArenaHeader* out);
 
-// Checks a mapping of `bytes` bytes: magic, version, every offset inside. False with a reason otherwise.
+// Checks a mapping of `bytes` bytes: magic, version, every offset inside. False with a reason
+// otherwise.
 bool ValidateArena(const void* base, size_t bytes, const char** reason);
 
 }  // namespace holdfast::rank

@@ -53,8 +53,8 @@ TEST_F(ArenaTest, ImpossibleNumbersAreRefused) {
 }
 
 TEST_F(ArenaTest, EveryWrongSizeOfTheMappingIsRefused) {
-  for (size_t bytes :
-       {size_t{0}, size_t{64}, kArenaAlign, size_t{total_ - kArenaAlign}, size_t{total_ + kArenaAlign}}) {
+  for (size_t bytes : {size_t{0}, size_t{64}, kArenaAlign, size_t{total_ - kArenaAlign},
+                       size_t{total_ + kArenaAlign}}) {
     EXPECT_FALSE(Valid(bytes)) << bytes;
     EXPECT_NE(reason_, nullptr);
   }

@@ -20,7 +20,8 @@ void CloseAll(Descriptors* descriptors) {
   descriptors->count = 0;
 }
 
-// Takes every descriptor out of the control data, so that none can leak whatever the packet turns out to be.
+// Takes every descriptor out of the control data, so that none can leak whatever the packet turns
+// out to be.
 void CollectDescriptors(msghdr* packet, Descriptors* out) {
   for (cmsghdr* c = CMSG_FIRSTHDR(packet); c != nullptr; c = CMSG_NXTHDR(packet, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -40,13 +41,16 @@ void CollectDescriptors(msghdr* packet, Descriptors* out) {
 bool WellFormed(const Message& message, size_t received, int flags) {
   if ((flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return false;
   if (received < sizeof(Message) || message.version != kProtocolVersion) return false;
-  return message.payload_bytes <= kPayloadBytesMax && received - sizeof(Message) == message.payload_bytes;
+  return message.payload_bytes <= kPayloadBytesMax &&
+         received - sizeof(Message) == message.payload_bytes;
 }
 
 }  // namespace
 
-int SendMessage(int socket, const Message& message, const void* payload, const int* fds, int fd_count) {
-  if (message.payload_bytes > kPayloadBytesMax || (message.payload_bytes > 0 && payload == nullptr)) return -EMSGSIZE;
+int SendMessage(int socket, const Message& message, const void* payload, const int* fds,
+                int fd_count) {
+  if (message.payload_bytes > kPayloadBytesMax || (message.payload_bytes > 0 && payload == nullptr))
+    return -EMSGSIZE;
   if (fd_count < 0 || fd_count > kDescriptorsMax) return -EINVAL;
 
   iovec parts[2];
@@ -75,7 +79,8 @@ int SendMessage(int socket, const Message& message, const void* payload, const i
   }
 }
 
-int ReceiveMessage(int socket, Message* message, void* payload, size_t payload_capacity, Descriptors* descriptors) {
+int ReceiveMessage(int socket, Message* message, void* payload, size_t payload_capacity,
+                   Descriptors* descriptors) {
   iovec parts[2];
   parts[0].iov_base = message;
   parts[0].iov_len = sizeof(Message);

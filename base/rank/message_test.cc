@@ -19,7 +19,8 @@ namespace {
 
 size_t OpenDescriptors() {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
   return count;
 }
 
@@ -132,7 +133,8 @@ TEST_F(MessageTest, EndOfFileAndEmptySocketAreTold) {
 TEST_F(MessageTest, AFullSocketSaysTryAgain) {
   Message message;
   int result = 0;
-  for (int i = 0; i < 1'000'000 && result == 0; ++i) result = SendMessage(near_, message, nullptr, nullptr, 0);
+  for (int i = 0; i < 1'000'000 && result == 0; ++i)
+    result = SendMessage(near_, message, nullptr, nullptr, 0);
   EXPECT_EQ(result, -EAGAIN);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory order. Both seqlocks store their data with release and load it with acquire instead of using fences: a reader
-// that sees any datum of a write in progress also sees that write's odd sequence number in its second look.
-// ThreadSanitizer understands this form, and on x86 both are plain moves.
+// Memory order. Both seqlocks store their data with release and load it with acquire instead of
+// using fences: a reader that sees any datum of a write in progress also sees that write's odd
+// sequence number in its second look. ThreadSanitizer understands this form, and on x86 both are
+// plain moves.
 #include "base/rank/recorder.h"
 
 #include <string.h>
@@ -55,21 +56,28 @@ bool Inside(uint64_t offset, uint64_t length, uint64_t from, uint64_t bytes) {
 const char* Problem(const Geometry& g, size_t bytes) {
   if (g.magic != kRecorderMagic) return "recorder: wrong magic";
   if (g.version != kRecorderVersion) return "recorder: version is not 1";
-  if (g.header_bytes < sizeof(RecorderHeader) || g.header_bytes > bytes) return "recorder: header_bytes out of range";
+  if (g.header_bytes < sizeof(RecorderHeader) || g.header_bytes > bytes)
+    return "recorder: header_bytes out of range";
   if (g.total_bytes != bytes) return "recorder: total_bytes is not the size of the mapping";
   if (g.step_slots == 0 || g.step_slots > kStepSlotsMax) return "recorder: step_slots out of range";
-  if (g.message_bytes == 0 || g.message_bytes > kMessageBytesMax) return "recorder: message_bytes out of range";
-  if (g.step_ring_offset % alignof(StepSlot) != 0) return "recorder: step_ring_offset is not aligned";
-  if (!Inside(g.step_ring_offset, uint64_t{g.step_slots} * sizeof(StepSlot), g.header_bytes, bytes)) {
+  if (g.message_bytes == 0 || g.message_bytes > kMessageBytesMax)
+    return "recorder: message_bytes out of range";
+  if (g.step_ring_offset % alignof(StepSlot) != 0)
+    return "recorder: step_ring_offset is not aligned";
+  if (!Inside(g.step_ring_offset, uint64_t{g.step_slots} * sizeof(StepSlot), g.header_bytes,
+              bytes)) {
     return "recorder: the step ring leaves the mapping";
   }
   if (!Inside(g.message_offset, g.message_bytes, g.header_bytes, bytes))
     return "recorder: the message area leaves the mapping";
-  if (g.op_ring_offset != 0 || g.op_ring_bytes != 0) return "recorder: version 1 has no operation ring";
+  if (g.op_ring_offset != 0 || g.op_ring_bytes != 0)
+    return "recorder: version 1 has no operation ring";
   return nullptr;
 }
 
-char* MessageArea(RecorderHeader* header, uint64_t offset) { return reinterpret_cast<char*>(header) + offset; }
+char* MessageArea(RecorderHeader* header, uint64_t offset) {
+  return reinterpret_cast<char*>(header) + offset;
+}
 
 }  // namespace
 
@@ -107,8 +115,8 @@ void RecorderWriter::EnterPhase(Phase phase, uint64_t step, uint32_t micro_batch
 }
 
 void RecorderWriter::FinishStep(const StepRecord& record) {
-  auto* slot =
-      reinterpret_cast<StepSlot*>(reinterpret_cast<char*>(header_) + kStepRingOffset) + record.step % kStepSlots;
+  auto* slot = reinterpret_cast<StepSlot*>(reinterpret_cast<char*>(header_) + kStepRingOffset) +
+               record.step % kStepSlots;
   const uint64_t slot_seq = slot->seq.load(std::memory_order_relaxed);
   slot->seq.store(slot_seq + 1, std::memory_order_relaxed);
   StoreRelease(&slot->step, record.step);
@@ -155,7 +163,9 @@ StopReason RecorderWriter::ShouldStop() const {
   return static_cast<StopReason>(header_->control.should_stop.load(std::memory_order_acquire));
 }
 
-uint64_t RecorderWriter::SaveRequests() const { return header_->control.save_request.load(std::memory_order_acquire); }
+uint64_t RecorderWriter::SaveRequests() const {
+  return header_->control.save_request.load(std::memory_order_acquire);
+}
 
 bool RecorderWriter::AgentPresent() const {
   return header_->control.agent_present.load(std::memory_order_acquire) != 0;
@@ -170,9 +180,10 @@ bool RecorderReader::Validate(const void* base, size_t bytes, const char** reaso
   return problem == nullptr;
 }
 
-RecorderReader::RecorderReader(void* base, size_t bytes) : header_(static_cast<RecorderHeader*>(base)), bytes_(bytes) {
-  // The rank may have changed the header since it was validated: one copy is checked and only that copy is used. A copy
-  // that fails leaves an empty geometry, on which every read is false.
+RecorderReader::RecorderReader(void* base, size_t bytes)
+    : header_(static_cast<RecorderHeader*>(base)), bytes_(bytes) {
+  // The rank may have changed the header since it was validated: one copy is checked and only that
+  // copy is used. A copy that fails leaves an empty geometry, on which every read is false.
   if (bytes_ < sizeof(RecorderHeader)) return;
   const Geometry g = CopyGeometry(header_);
   if (Problem(g, bytes_) != nullptr) return;
@@ -237,9 +248,13 @@ size_t RecorderReader::ReadMessage(char* out, size_t capacity) const {
   return bytes;
 }
 
-uint32_t RecorderReader::SnapshotsSealed() const { return header_->snapshots_sealed.load(std::memory_order_relaxed); }
+uint32_t RecorderReader::SnapshotsSealed() const {
+  return header_->snapshots_sealed.load(std::memory_order_relaxed);
+}
 
-uint32_t RecorderReader::SnapshotsSkipped() const { return header_->snapshots_skipped.load(std::memory_order_relaxed); }
+uint32_t RecorderReader::SnapshotsSkipped() const {
+  return header_->snapshots_skipped.load(std::memory_order_relaxed);
+}
 
 ControlLine* RecorderReader::control() const { return &header_->control; }
 

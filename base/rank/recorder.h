@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder: one memfd for each (rank, attempt), made and sealed (F_SEAL_SHRINK|F_SEAL_GROW) by the keeper, mapped
-// by the rank, the keeper and the agent. It stays readable when the rank is dead, stopped or in D state.
-// docs/formats/rank.md.
+// The recorder: one memfd for each (rank, attempt), made and sealed (F_SEAL_SHRINK|F_SEAL_GROW) by
+// the keeper, mapped by the rank, the keeper and the agent. It stays readable when the rank is
+// dead, stopped or in D state. docs/formats/rank.md.
 //
-// Who writes what: the "control" line is written by keeper and agent and read by the rank; all else is written by the
-// rank. Readers treat everything as hostile: sizes are checked against the mapping, torn slots are reported, nothing is
-// followed.
+// Who writes what: the "control" line is written by keeper and agent and read by the rank; all else
+// is written by the rank. Readers treat everything as hostile: sizes are checked against the
+// mapping, torn slots are reported, nothing is followed.
 #ifndef HOLDFAST_BASE_RANK_RECORDER_H_
 #define HOLDFAST_BASE_RANK_RECORDER_H_
 
@@ -15,7 +15,8 @@
 
 namespace holdfast::rank {
 
-inline constexpr uint64_t kRecorderMagic = 0x3152434552465548ull;  // "HUFRECR1" as little-endian bytes
+inline constexpr uint64_t kRecorderMagic =
+    0x3152434552465548ull;  // "HUFRECR1" as little-endian bytes
 inline constexpr uint32_t kRecorderVersion = 1;
 inline constexpr uint32_t kStepSlots = 1024;
 inline constexpr uint32_t kMessageBytes = 2048;
@@ -48,13 +49,16 @@ enum StopReason : uint32_t {
 
 // Written by keeper and agent.
 struct alignas(64) ControlLine {
-  std::atomic<uint64_t> attempt_current;  // a rank that was started for an older one stops before its next step or seal
-  std::atomic<uint32_t> should_stop;      // StopReason; the rank seals a last snapshot with persist and exits 0
-  std::atomic<uint32_t> agent_present;    // 1 while an agent is attached
+  std::atomic<uint64_t> attempt_current;  // a rank that was started for an older one stops before
+                                          // its next step or seal
+  std::atomic<uint32_t>
+      should_stop;  // StopReason; the rank seals a last snapshot with persist and exits 0
+  std::atomic<uint32_t> agent_present;         // 1 while an agent is attached
+  std::atomic<uint64_t> newest_complete_step;  // newest snapshot known to be sealed by every rank
+                                               // of the attempt; 0 = none
+  std::atomic<uint64_t> fence_deadline_ns;     // CLOCK_MONOTONIC; 0 = none
   std::atomic<uint64_t>
-      newest_complete_step;                 // newest snapshot known to be sealed by every rank of the attempt; 0 = none
-  std::atomic<uint64_t> fence_deadline_ns;  // CLOCK_MONOTONIC; 0 = none
-  std::atomic<uint64_t> save_request;  // raised by one for each `holdfast save`; rank 0 folds it into its next step
+      save_request;  // raised by one for each `holdfast save`; rank 0 folds it into its next step
   uint64_t reserved[2];
 };
 static_assert(sizeof(ControlLine) == 64);
@@ -67,7 +71,8 @@ struct alignas(64) ProgressLine {
   std::atomic<uint32_t> phase;       // Phase
   std::atomic<uint32_t> micro_batch;
   std::atomic<uint64_t> phase_enter_ns;      // CLOCK_MONOTONIC
-  std::atomic<uint64_t> first_step_done_ns;  // CLOCK_MONOTONIC of the first step finished in this attempt; 0 = none yet
+  std::atomic<uint64_t> first_step_done_ns;  // CLOCK_MONOTONIC of the first step finished in this
+                                             // attempt; 0 = none yet
   std::atomic<uint64_t> first_step;          // which step that was
   std::atomic<uint64_t> tick;                // grows with every mark
 };
@@ -108,13 +113,15 @@ struct RecorderHeader {
   ProgressLine progress;
   alignas(64) std::atomic<uint64_t> pid;
   std::atomic<uint64_t> hello_ns;
-  std::atomic<uint32_t> message_used;  // bytes of the message area in use; the rank's last words (exception text)
+  std::atomic<uint32_t>
+      message_used;  // bytes of the message area in use; the rank's last words (exception text)
   std::atomic<uint32_t> snapshots_sealed;
   std::atomic<uint32_t> snapshots_skipped;
   uint32_t pad[9];
 };
 static_assert(sizeof(RecorderHeader) % 64 == 0);
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 // Bytes of a recorder of this version (a multiple of the page size).
 size_t RecorderBytes();
@@ -155,19 +162,22 @@ class RecorderWriter {
 };
 
 struct Progress {
-  uint64_t step = 0, steps_done = 0, phase_enter_ns = 0, first_step_done_ns = 0, first_step = 0, tick = 0;
+  uint64_t step = 0, steps_done = 0, phase_enter_ns = 0, first_step_done_ns = 0, first_step = 0,
+           tick = 0;
   uint32_t phase = 0, micro_batch = 0;
 };
 
 // The keeper's and the agent's side. Validates before every use; not owning.
 class RecorderReader {
  public:
-  // `bytes` is the size of the mapping. False (and a reason) for what is not a recorder of a version we read.
+  // `bytes` is the size of the mapping. False (and a reason) for what is not a recorder of a
+  // version we read.
   static bool Validate(const void* base, size_t bytes, const char** reason);
-  // Requires that Validate returned true for the same mapping. The rank can still overwrite the header at any time, so
-  // the reader keeps its own copy of all offsets and sizes.
+  // Requires that Validate returned true for the same mapping. The rank can still overwrite the
+  // header at any time, so the reader keeps its own copy of all offsets and sizes.
   RecorderReader(void* base, size_t bytes);
-  bool ReadProgress(Progress* out) const;               // false: torn (the rank died or was stopped inside a write)
+  bool ReadProgress(
+      Progress* out) const;  // false: torn (the rank died or was stopped inside a write)
   bool ReadStep(uint64_t step, StepRecord* out) const;  // false: not there, overwritten or torn
   size_t ReadMessage(char* out, size_t capacity) const;
   uint32_t SnapshotsSealed() const;

@@ -160,13 +160,14 @@ TEST_F(RecorderTest, ReadersNeverSeeAMixOfTwoWrites) {
 
 TEST_F(RecorderTest, EveryWrongSizeOfTheMappingIsRefused) {
   const char* reason = nullptr;
-  for (size_t bytes : {size_t{0}, size_t{1}, sizeof(RecorderHeader) - 1, sizeof(RecorderHeader), RecorderBytes() - 1}) {
+  for (size_t bytes : {size_t{0}, size_t{1}, sizeof(RecorderHeader) - 1, sizeof(RecorderHeader),
+                       RecorderBytes() - 1}) {
     EXPECT_FALSE(RecorderReader::Validate(base_, bytes, &reason)) << bytes;
   }
 }
 
-// Every bit of every field that the reader depends on: either refused, or reading stays inside the mapping (ASan
-// watches).
+// Every bit of every field that the reader depends on: either refused, or reading stays inside the
+// mapping (ASan watches).
 TEST_F(RecorderTest, FlippedHeaderBitsAreRefusedOrHarmless) {
   struct Field {
     size_t offset, bytes;
@@ -203,7 +204,8 @@ TEST_F(RecorderTest, FlippedHeaderBitsAreRefusedOrHarmless) {
       RecorderReader reader(exact.data(), RecorderBytes());
       StepRecord r;
       char words[kMessageBytes];
-      for (uint64_t step : {uint64_t{0}, uint64_t{kStepSlots - 1}, ~uint64_t{0}}) reader.ReadStep(step, &r);
+      for (uint64_t step : {uint64_t{0}, uint64_t{kStepSlots - 1}, ~uint64_t{0}})
+        reader.ReadStep(step, &r);
       reader.ReadMessage(words, sizeof(words));
     }
   }

@@ -19,7 +19,9 @@ class Encoder {
     if (value.find('\0') != std::string_view::npos) bad_ = true;
     text_.append(key).append("=").append(value).push_back('\0');
   }
-  void Add(std::string_view key, uint64_t value) { Add(key, std::string_view(std::to_string(value))); }
+  void Add(std::string_view key, uint64_t value) {
+    Add(key, std::string_view(std::to_string(value)));
+  }
   std::string Take() { return bad_ ? std::string() : std::move(text_); }
 
  private:
@@ -40,7 +42,8 @@ bool ParseGroups(std::string_view text, std::vector<uint32_t>* out) {
   while (!text.empty()) {
     const size_t comma = text.find(',');
     uint64_t group;
-    if (!ParseNumber(text.substr(0, comma), 0, std::numeric_limits<uint32_t>::max() - 1, &group)) return false;
+    if (!ParseNumber(text.substr(0, comma), 0, std::numeric_limits<uint32_t>::max() - 1, &group))
+      return false;
     if (out->size() == kStartSpecEntriesMax) return false;
     out->push_back(static_cast<uint32_t>(group));
     if (comma == std::string_view::npos) return true;
@@ -83,7 +86,8 @@ class Decoder {
     if (out_->ranks.empty()) return "rank: missing; at least one rank block is needed";
     for (const RankSpec& r : out_->ranks) {
       if (r.rank >= out_->world_size) {
-        return "rank=" + std::to_string(r.rank) + ": must be below world_size=" + std::to_string(out_->world_size);
+        return "rank=" + std::to_string(r.rank) +
+               ": must be below world_size=" + std::to_string(out_->world_size);
       }
       if (r.args.empty()) return "arg: missing in the block of rank=" + std::to_string(r.rank);
     }
@@ -179,7 +183,8 @@ std::string EncodeStartSpec(const StartSpec& spec) {
 bool DecodeStartSpec(const std::string& text, StartSpec* out, std::string* reason) {
   *out = StartSpec();
   if (text.size() > kStartSpecBytesMax) {
-    *reason = "start spec: " + std::to_string(text.size()) + " bytes, at most " + std::to_string(kStartSpecBytesMax);
+    *reason = "start spec: " + std::to_string(text.size()) + " bytes, at most " +
+              std::to_string(kStartSpecBytesMax);
     return false;
   }
   Decoder decoder(out);
@@ -193,8 +198,8 @@ bool DecodeStartSpec(const std::string& text, StartSpec* out, std::string* reaso
       return false;
     }
     if (!decoder.Take(entry.substr(0, equals), entry.substr(equals + 1))) {
-      *reason =
-          "start spec: '" + Shown(entry) + "': unknown key here, a repeated rank, too many, or a value out of range";
+      *reason = "start spec: '" + Shown(entry) +
+                "': unknown key here, a repeated rank, too many, or a value out of range";
       return false;
     }
     rest.remove_prefix(end + 1);

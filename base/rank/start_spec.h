@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agent tells the keeper to start: a file of NUL-terminated "key=value" strings, kept in the keeper's
-// directory as spec.<attempt>, so that a person can read it (tr '\0' '\n' < spec.3) and a restarted agent knows what
-// runs.
+// What the agent tells the keeper to start: a file of NUL-terminated "key=value" strings, kept in
+// the keeper's directory as spec.<attempt>, so that a person can read it (tr '\0' '\n' < spec.3)
+// and a restarted agent knows what runs.
 //
-//   version=1 job=42 attempt=3 world_size=4 cwd=/home/u uid=1000 gid=1000 groups=1000,44 log_limit_bytes=67108864
-//   log_dir=/.../logs  env=K=V (common to all ranks)
-//   rank=0 local=0  env=K=V (this rank only)  arg=python arg=train.py   rank=1 ...
+// - version=1 job=42 attempt=3 world_size=4 cwd=/home/u uid=1000 gid=1000 groups=1000,44
+// - log_limit_bytes=67108864 log_dir=/.../logs env=K=V (common to all ranks)
+// - rank=0 local=0 env=K=V (this rank only) arg=python arg=train.py rank=1 ...
 //
-// Keys before the first "rank" are common; "rank" opens a block. "arg" and "env" repeat, in order. An unknown key is an
-// error: keeper and agent of one node are always of one build or the agent keeps to the older version.
+// Keys before the first "rank" are common; "rank" opens a block. "arg" and "env" repeat, in order.
+// An unknown key is an error: keeper and agent of one node are always of one build or the agent
+// keeps to the older version.
 #ifndef HOLDFAST_BASE_RANK_START_SPEC_H_
 #define HOLDFAST_BASE_RANK_START_SPEC_H_
 
@@ -42,7 +43,8 @@ struct StartSpec {
 
 inline constexpr size_t kStartSpecBytesMax = 4u << 20;
 inline constexpr size_t kStartSpecRanksMax = 64;
-inline constexpr size_t kStartSpecEntriesMax = 4096;  // env entries of one block, args of one rank, groups
+inline constexpr size_t kStartSpecEntriesMax =
+    4096;  // env entries of one block, args of one rank, groups
 
 // Empty when a string in `spec` holds a NUL byte: it would be read back as a key of its own.
 std::string EncodeStartSpec(const StartSpec& spec);

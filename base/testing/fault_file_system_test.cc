@@ -10,7 +10,8 @@
 namespace holdfast::testing {
 namespace {
 
-std::unique_ptr<WritableFile> Create(FaultFileSystem& fs, const std::string& path, const std::string& content) {
+std::unique_ptr<WritableFile> Create(FaultFileSystem& fs, const std::string& path,
+                                     const std::string& content) {
   auto file = fs.CreateExclusive(path);
   EXPECT_TRUE(file.ok()) << file.status();
   if (!file.ok()) return nullptr;

@@ -11,7 +11,8 @@ namespace holdfast::testing {
 
 class TempDir {
  public:
-  // Below `parent`, or below TMPDIR (or /tmp) when it is empty. path() is empty when it could not be made.
+  // Below `parent`, or below TMPDIR (or /tmp) when it is empty. path() is empty when it could not
+  // be made.
   explicit TempDir(std::string parent = "") {
     if (parent.empty()) {
       const char* tmp = std::getenv("TMPDIR");

@@ -36,7 +36,9 @@ UringOptions WithDefaults(UringOptions options) {
   if (!calls.set_direct) calls.set_direct = SetDirect;
   if (!calls.sync) calls.sync = [](int fd) { return ::fdatasync(fd) == 0 ? 0 : -errno; };
   if (!options.note) {
-    options.note = [](const std::string& text) { std::fprintf(stderr, "holdfast: %s\n", text.c_str()); };
+    options.note = [](const std::string& text) {
+      std::fprintf(stderr, "holdfast: %s\n", text.c_str());
+    };
   }
   options.writes_in_flight = std::clamp(options.writes_in_flight, 1u, 256u);
   return options;
@@ -44,10 +46,11 @@ UringOptions WithDefaults(UringOptions options) {
 
 class UringFileSystem final : public FileSystem {
  public:
-  UringFileSystem(FileSystem* below, const UringOptions& options) : below_(below), options_(WithDefaults(options)) {}
+  UringFileSystem(FileSystem* below, const UringOptions& options)
+      : below_(below), options_(WithDefaults(options)) {}
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> CreateBulk(const std::string& path,
-                                                           const std::vector<MemoryRegion>& regions) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> CreateBulk(
+      const std::string& path, const std::vector<MemoryRegion>& regions) override;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> CreateExclusive(const std::string& path) override {
     return below_->CreateExclusive(path);
@@ -58,14 +61,20 @@ class UringFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override {
     return below_->OpenForRead(path);
   }
-  absl::Status Rename(const std::string& from, const std::string& to) override { return below_->Rename(from, to); }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return below_->Rename(from, to);
+  }
   absl::Status Remove(const std::string& path) override { return below_->Remove(path); }
   absl::Status MakeDirs(const std::string& path) override { return below_->MakeDirs(path); }
   absl::Status RemoveDir(const std::string& path) override { return below_->RemoveDir(path); }
   absl::Status SyncDir(const std::string& path) override { return below_->SyncDir(path); }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override { return below_->List(path); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return below_->List(path);
+  }
   absl::StatusOr<bool> Exists(const std::string& path) override { return below_->Exists(path); }
-  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override { return below_->FreeBytes(path); }
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
+    return below_->FreeBytes(path);
+  }
 
  private:
   std::unique_ptr<io_uring> NewRing();
@@ -84,14 +93,16 @@ std::unique_ptr<io_uring> UringFileSystem::NewRing() {
   auto ring = std::make_unique<io_uring>();
   int result = -EINVAL;
   // Kernels before 6.1 do not know these flags and say EINVAL.
-  for (const unsigned flags : {unsigned{IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN}, 0u}) {
+  for (const unsigned flags :
+       {unsigned{IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN}, 0u}) {
     io_uring_params params{};
     params.flags = flags;
     result = options_.calls.init(options_.writes_in_flight, ring.get(), &params);
     if (result != -EINVAL) break;
   }
   if (result == 0) return ring;
-  NoteOnce(&no_ring_, absl::StrCat("io_uring is not available (", ErrnoStatus(-result, "io_uring_setup").message(),
+  NoteOnce(&no_ring_, absl::StrCat("io_uring is not available (",
+                                   ErrnoStatus(-result, "io_uring_setup").message(),
                                    "); checkpoints are written by plain writes, more slowly"));
   return nullptr;
 }
@@ -105,16 +116,18 @@ bool UringFileSystem::Register(io_uring* ring, const std::vector<MemoryRegion>& 
     }
   }
   if (!options_.register_memory || pieces.empty()) return false;
-  const int result = options_.calls.register_buffers(ring, pieces.data(), static_cast<unsigned>(pieces.size()));
+  const int result =
+      options_.calls.register_buffers(ring, pieces.data(), static_cast<unsigned>(pieces.size()));
   if (result == 0) return true;
-  NoteOnce(&no_register_, absl::StrCat("memory cannot be registered with io_uring (",
-                                       ErrnoStatus(-result, "io_uring_register").message(),
-                                       "); raise the locked-memory limit (LimitMEMLOCK=) for faster checkpoints"));
+  NoteOnce(&no_register_,
+           absl::StrCat("memory cannot be registered with io_uring (",
+                        ErrnoStatus(-result, "io_uring_register").message(),
+                        "); raise the locked-memory limit (LimitMEMLOCK=) for faster checkpoints"));
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> UringFileSystem::CreateBulk(const std::string& path,
-                                                                          const std::vector<MemoryRegion>& regions) {
+absl::StatusOr<std::unique_ptr<WritableFile>> UringFileSystem::CreateBulk(
+    const std::string& path, const std::vector<MemoryRegion>& regions) {
   std::unique_ptr<io_uring> ring = NewRing();
   if (ring == nullptr) return below_->CreateBulk(path, regions);
   int fd;
@@ -130,12 +143,13 @@ absl::StatusOr<std::unique_ptr<WritableFile>> UringFileSystem::CreateBulk(const 
   UniqueFd file(fd);
   const int direct = options_.calls.set_direct(fd);
   if (direct != 0) {
-    NoteOnce(&no_direct_, absl::StrCat(path, ": no O_DIRECT here (", ErrnoStatus(-direct, "fcntl").message(),
-                                       "); checkpoints go through the page cache"));
+    NoteOnce(&no_direct_,
+             absl::StrCat(path, ": no O_DIRECT here (", ErrnoStatus(-direct, "fcntl").message(),
+                          "); checkpoints go through the page cache"));
   }
   const bool registered = Register(ring.get(), regions);
-  return std::unique_ptr<WritableFile>(
-      new UringFile(std::move(file), path, std::move(ring), regions, direct == 0, registered, options_));
+  return std::unique_ptr<WritableFile>(new UringFile(std::move(file), path, std::move(ring),
+                                                     regions, direct == 0, registered, options_));
 }
 
 }  // namespace

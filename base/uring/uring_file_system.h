@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A FileSystem whose bulk files are written by io_uring: O_DIRECT, several writes in flight, straight from the caller's
-// memory. Everything else goes to the file system below, which must be the POSIX one.
+// A FileSystem whose bulk files are written by io_uring: O_DIRECT, several writes in flight,
+// straight from the caller's memory. Everything else goes to the file system below, which must be
+// the POSIX one.
 //
-// Falls back, and says so once: registered buffers refused (memlock) -> plain writes; O_DIRECT refused -> through the
-// page cache; io_uring refused (old kernel, seccomp, a limit) -> the bulk file of the file system below.
-// Threads: the file system may be shared; a bulk file belongs to the thread that created it.
+// Falls back, and says so once: registered buffers refused (memlock) -> plain writes; O_DIRECT
+// refused -> through the page cache; io_uring refused (old kernel, seccomp, a limit) -> the bulk
+// file of the file system below. Threads: the file system may be shared; a bulk file belongs to the
+// thread that created it.
 #ifndef HOLDFAST_BASE_URING_URING_FILE_SYSTEM_H_
 #define HOLDFAST_BASE_URING_URING_FILE_SYSTEM_H_
 
@@ -18,7 +20,8 @@
 
 namespace holdfast {
 
-// The system calls that may be refused, so that tests can refuse them. Default: the real ones. Return 0 or -errno.
+// The system calls that may be refused, so that tests can refuse them. Default: the real ones.
+// Return 0 or -errno.
 struct UringCalls {
   std::function<int(unsigned entries, io_uring* ring, io_uring_params* params)> init;
   std::function<int(io_uring* ring, const iovec* regions, unsigned count)> register_buffers;

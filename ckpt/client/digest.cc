@@ -23,7 +23,9 @@ rank::Digest128 FromXxh(const XXH128_hash_t& hash) { return {hash.low64, hash.hi
 
 }  // namespace
 
-rank::Digest128 DigestBytes(const void* data, size_t bytes) { return FromXxh(XXH3_128bits(data, bytes)); }
+rank::Digest128 DigestBytes(const void* data, size_t bytes) {
+  return FromXxh(XXH3_128bits(data, bytes));
+}
 
 rank::Digest128 CopyAndDigest(void* to, const void* from, size_t bytes) {
   if (bytes <= kBlockBytes) {
@@ -32,7 +34,8 @@ rank::Digest128 CopyAndDigest(void* to, const void* from, size_t bytes) {
   }
   const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
   XXH3_128bits_reset(state.get());
-  // The digest is of the source, so that an error of the copy shows when the copy is digested again.
+  // The digest is of the source, so that an error of the copy shows when the copy is digested
+  // again.
   for (size_t done = 0; done < bytes;) {
     const size_t block = std::min(kBlockBytes, bytes - done);
     const char* source = static_cast<const char*>(from) + done;

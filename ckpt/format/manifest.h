@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store holds beside the bytes: a manifest for each rank of a checkpoint, and the commit record, which is the
-// global manifest. A checkpoint exists if and only if one valid commit record of it exists; no directory listing and no
-// "latest" pointer ever proves one. docs/formats/store.md: the layout, both encodings, a worked example.
+// What the store holds beside the bytes: a manifest for each rank of a checkpoint, and the commit
+// record, which is the global manifest. A checkpoint exists if and only if one valid commit record
+// of it exists; no directory listing and no "latest" pointer ever proves one.
+// docs/formats/store.md: the layout, both encodings, a worked example.
 //
-// Both are text: a first line "holdfast-<kind> <version> <xxh3-128 of the rest, hex> <bytes of the rest>\n", then JSON.
-// Decoding treats its input as hostile: a wrong digest, a missing or unknown field of a known version, a number out of
-// range, a path that leaves its directory, boxes that overlap or leave their tensor are DATA_LOSS or INVALID_ARGUMENT
-// naming the field; a newer version is refused with FAILED_PRECONDITION.
+// Both are text: a first line "holdfast-<kind> <version> <xxh3-128 of the rest, hex> <bytes of the
+// rest>\n", then JSON. Decoding treats its input as hostile: a wrong digest, a missing or unknown
+// field of a known version, a number out of range, a path that leaves its directory, boxes that
+// overlap or leave their tensor are DATA_LOSS or INVALID_ARGUMENT naming the field; a newer version
+// is refused with FAILED_PRECONDITION.
 #ifndef HOLDFAST_CKPT_FORMAT_MANIFEST_H_
 #define HOLDFAST_CKPT_FORMAT_MANIFEST_H_
 
@@ -27,7 +29,8 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// One box that one rank holds. Replica 0 has bytes in the store (pack, pack_offset); the others only a digest.
+// One box that one rank holds. Replica 0 has bytes in the store (pack, pack_offset); the others
+// only a digest.
 struct TensorRecord {
   std::string name;
   uint32_t dtype = 0;  // rank::DType
@@ -55,8 +58,8 @@ struct CommitRecord {
   uint32_t world_size = 0;
   uint64_t samples = 0;
   int64_t committed_wall_ns = 0;
-  uint64_t total_bytes = 0;              // in the store
-  std::vector<RankManifest> ranks;       // whole, in rank order
+  uint64_t total_bytes = 0;         // in the store
+  std::vector<RankManifest> ranks;  // whole, in rank order
 };
 
 std::string EncodeRankManifest(const RankManifest& manifest);
@@ -64,10 +67,12 @@ absl::StatusOr<RankManifest> DecodeRankManifest(std::string_view text);
 std::string EncodeCommitRecord(const CommitRecord& record);
 absl::StatusOr<CommitRecord> DecodeCommitRecord(std::string_view text);
 
-// Joins the manifests of all ranks (any order) into a commit record, or says why they do not make a checkpoint: a
-// missing or doubled rank, different ids, steps or samples, a tensor whose shapes differ, boxes of replica 0 that
-// overlap or do not cover their tensor, a replica that differs from the written copy (DATA_LOSS names both).
-absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests, int64_t committed_wall_ns);
+// Joins the manifests of all ranks (any order) into a commit record, or says why they do not make a
+// checkpoint: a missing or doubled rank, different ids, steps or samples, a tensor whose shapes
+// differ, boxes of replica 0 that overlap or do not cover their tensor, a replica that differs from
+// the written copy (DATA_LOSS names both).
+absl::StatusOr<CommitRecord> JoinManifests(const std::vector<RankManifest>& manifests,
+                                           int64_t committed_wall_ns);
 
 // "jobs/j-42/100.3" below the store's root, and the names in it.
 std::string CheckpointDirName(const CheckpointId& id);

@@ -80,7 +80,8 @@ std::string EncodePackHeader(const RankManifest& manifest, uint64_t table_offset
 std::string EncodePackTable(const RankManifest& manifest) {
   const std::vector<PackRecord> records = Records(manifest);
   std::string table(PackAlignUp(records.size() * sizeof(PackRecord)), '\0');
-  if (!records.empty()) std::memcpy(table.data(), records.data(), records.size() * sizeof(PackRecord));
+  if (!records.empty())
+    std::memcpy(table.data(), records.data(), records.size() * sizeof(PackRecord));
   return table;
 }
 

@@ -26,7 +26,8 @@ bool BoxInside(const Box& box, const std::vector<uint64_t>& shape);
 
 bool BoxesOverlap(const Box& a, const Box& b);
 
-// What one manifest alone can be checked for: ranges, names, boxes inside their tensors, sizes, places in the pack.
+// What one manifest alone can be checked for: ranges, names, boxes inside their tensors, sizes,
+// places in the pack.
 absl::Status ValidateRankManifest(const RankManifest& manifest);
 
 // What the manifests of all ranks must satisfy together; `ranks` in rank order. See JoinManifests.

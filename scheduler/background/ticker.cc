@@ -29,10 +29,12 @@ void Ticker::Main() {
       if (!stop_) wake_.WaitForNs(mutex_, kTickMs * kNsPerMs);
       if (stop_) return;
     }
-    const absl::Status status = core_->With([](Engine& engine, Now now) { return engine.Tick(now); });
+    const absl::Status status =
+        core_->With([](Engine& engine, Now now) { return engine.Tick(now); });
     // On change only: a full disk would fill the log as well.
     const std::string error = status.ok() ? "" : status.ToString();
-    if (error != last_error_ && !error.empty()) spdlog::error("the state cannot be written: {}", error);
+    if (error != last_error_ && !error.empty())
+      spdlog::error("the state cannot be written: {}", error);
     if (error != last_error_ && error.empty()) spdlog::info("the state can be written again");
     last_error_ = error;
     turns_.fetch_add(1, std::memory_order_relaxed);

@@ -29,7 +29,8 @@ bool IsPositive(const RankFailure& f) {
       return true;
     case FailureKind::kExit:
       // An uncaught exception about a dead peer ends in SIGABRT: that is an echo, not evidence.
-      return f.oom_killed || (f.exit_code < 0 && f.exit_code != -SIGABRT && f.exit_code != -SIGTERM);
+      return f.oom_killed ||
+             (f.exit_code < 0 && f.exit_code != -SIGABRT && f.exit_code != -SIGTERM);
   }
   return false;
 }
@@ -61,9 +62,11 @@ v1::FaultClass Classify(const RankFailure& f, bool first_step_ever) {
 }
 
 std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
-  const std::string who = ranks.size() == 1 ? absl::StrCat("rank ", ranks[0]) : absl::StrCat(ranks.size(), " ranks");
+  const std::string who =
+      ranks.size() == 1 ? absl::StrCat("rank ", ranks[0]) : absl::StrCat(ranks.size(), " ranks");
   const std::string where = f.node.empty() ? "" : absl::StrCat(" on ", f.node);
-  const std::string step = f.step > 0 ? absl::StrCat(" after step ", f.step) : " before its first step of this attempt";
+  const std::string step =
+      f.step > 0 ? absl::StrCat(" after step ", f.step) : " before its first step of this attempt";
   switch (f.kind) {
     case FailureKind::kNodeLost:
       return absl::StrCat("node ", f.node, " was lost with ", who, step);
@@ -72,7 +75,8 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
     case FailureKind::kExitedEarly:
       return absl::StrCat(who, where, " exited with 0", step, " while its peers still had work");
     case FailureKind::kStartFailed:
-      return absl::StrCat(who, where, " could not be started: ", f.detail.empty() ? f.message : f.detail);
+      return absl::StrCat(who, where,
+                          " could not be started: ", f.detail.empty() ? f.message : f.detail);
     case FailureKind::kVanished:
       return absl::StrCat(who, where, " died with its keeper", step);
     case FailureKind::kSaveFailed:
@@ -84,7 +88,8 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
   return absl::StrCat(who, where, " ended with ", DescribeExit(f.exit_code), step);
 }
 
-// Ranks that share the root's fate by the same event: a lost node or a dead keeper takes several at once.
+// Ranks that share the root's fate by the same event: a lost node or a dead keeper takes several at
+// once.
 bool SameEvent(const RankFailure& root, const RankFailure& f) {
   if (f.rank == root.rank) return true;
   if (f.kind != root.kind || f.node != root.node) return false;
@@ -124,8 +129,8 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
     return a.at_mono_ns != b.at_mono_ns ? a.at_mono_ns < b.at_mono_ns : a.rank < b.rank;
   });
   const int64_t first_ns = failures.front().at_mono_ns;
-  // What a rank itself shows goes before the loss of a node: that is only known by silence, so its time is an estimate
-  // and can look older than a kill that it has nothing to do with.
+  // What a rank itself shows goes before the loss of a node: that is only known by silence, so its
+  // time is an estimate and can look older than a kill that it has nothing to do with.
   const RankFailure* root = nullptr;
   for (const bool lost_nodes : {false, true}) {
     const int64_t allowed_ns = lost_nodes ? kVictimWindowMs * kNsPerMs : kSkewNs;
@@ -159,7 +164,9 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
     if (SameEvent(*root, f)) of_root.push_back(f.rank);
   }
   cause.what = Sentence(*root, of_root);
-  cause.detail = !root->message.empty() ? root->message : !root->stderr_tail.empty() ? root->stderr_tail : root->detail;
+  cause.detail = !root->message.empty()       ? root->message
+                 : !root->stderr_tail.empty() ? root->stderr_tail
+                                              : root->detail;
   return cause;
 }
 

@@ -22,7 +22,8 @@ enum class FailureKind {
   kStartFailed,  // the command could not be started
   kVanished,     // its node's agent no longer knows it (keeper died, node restarted)
   kNodeLost,
-  kSaveFailed,  // no rank's fault: the checkpoint of the last step could not be committed; `detail` says why
+  kSaveFailed,  // no rank's fault: the checkpoint of the last step could not be committed; `detail`
+                // says why
 };
 
 struct RankFailure {

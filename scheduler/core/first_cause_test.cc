@@ -73,7 +73,8 @@ TEST(FirstCause, ALostNodeOutranksThePeersThatNoticedItFirst) {
 }
 
 TEST(FirstCause, AKillGoesBeforeALostNodeWhoseTimeIsOnlyAnEstimate) {
-  const Cause cause = NameFirstCause({Exit(0, -SIGKILL, 1000), Of(FailureKind::kNodeLost, 2, 800)}, true);
+  const Cause cause =
+      NameFirstCause({Exit(0, -SIGKILL, 1000), Of(FailureKind::kNodeLost, 2, 800)}, true);
   EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
   EXPECT_THAT(cause.ranks, ElementsAre(0));
   EXPECT_THAT(cause.victims, IsEmpty()) << "a lost node is nobody's victim";

@@ -48,17 +48,28 @@ const std::vector<Transition>& TransitionTable() {
 
 std::string EventName(JobEvent event) {
   switch (event) {
-    case JobEvent::kPlaced: return "PLACED";
-    case JobEvent::kNoPlace: return "NO_PLACE";
-    case JobEvent::kAllRunning: return "ALL_RUNNING";
-    case JobEvent::kFault: return "FAULT";
-    case JobEvent::kAllEndedWell: return "ALL_ENDED_WELL";
-    case JobEvent::kEndDone: return "END_DONE";
-    case JobEvent::kStopOrdered: return "STOP_ORDERED";
-    case JobEvent::kRequeued: return "REQUEUED";
-    case JobEvent::kEndCancelled: return "END_CANCELLED";
-    case JobEvent::kEndFailed: return "END_FAILED";
-    case JobEvent::kEndPreempted: return "END_PREEMPTED";
+    case JobEvent::kPlaced:
+      return "PLACED";
+    case JobEvent::kNoPlace:
+      return "NO_PLACE";
+    case JobEvent::kAllRunning:
+      return "ALL_RUNNING";
+    case JobEvent::kFault:
+      return "FAULT";
+    case JobEvent::kAllEndedWell:
+      return "ALL_ENDED_WELL";
+    case JobEvent::kEndDone:
+      return "END_DONE";
+    case JobEvent::kStopOrdered:
+      return "STOP_ORDERED";
+    case JobEvent::kRequeued:
+      return "REQUEUED";
+    case JobEvent::kEndCancelled:
+      return "END_CANCELLED";
+    case JobEvent::kEndFailed:
+      return "END_FAILED";
+    case JobEvent::kEndPreempted:
+      return "END_PREEMPTED";
   }
   return "?";
 }
@@ -70,8 +81,8 @@ std::string StateName(v1::JobState state) {
 }
 
 bool IsEnded(v1::JobState state) {
-  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED ||
-         state == v1::JOB_STATE_PREEMPTED;
+  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED || state == v1::JOB_STATE_PREEMPTED;
 }
 
 absl::StatusOr<v1::JobState> NextState(v1::JobState from, JobEvent event) {

@@ -14,8 +14,9 @@ OpenSave* PreparedSets::Slot(const Point& point) {
   return &open_[point];
 }
 
-PreparedSets::Added PreparedSets::Add(uint64_t job, const Point& point, uint32_t rank, const std::string& node,
-                                      const std::string& manifest, std::string* reason) {
+PreparedSets::Added PreparedSets::Add(uint64_t job, const Point& point, uint32_t rank,
+                                      const std::string& node, const std::string& manifest,
+                                      std::string* reason) {
   const auto it = open_.find(point);
   if (it != open_.end() && it->second.manifests.count(rank)) {
     it->second.nodes.insert(node);
@@ -32,8 +33,8 @@ PreparedSets::Added PreparedSets::Add(uint64_t job, const Point& point, uint32_t
   }
   const CheckpointId want{JobId{job}, point.attempt, point.step};
   if (decoded->id != want || decoded->rank != rank) {
-    *reason = absl::StrCat("the manifest is of ", ToString(decoded->id), " rank ", decoded->rank, ", the report of ",
-                           ToString(want), " rank ", rank);
+    *reason = absl::StrCat("the manifest is of ", ToString(decoded->id), " rank ", decoded->rank,
+                           ", the report of ", ToString(want), " rank ", rank);
     return Added::kRefused;
   }
   OpenSave* save = Slot(point);
@@ -47,8 +48,8 @@ PreparedSets::Added PreparedSets::Add(uint64_t job, const Point& point, uint32_t
   return Added::kNew;
 }
 
-void PreparedSets::AddError(const Point& point, uint32_t rank, const std::string& node, const std::string& error,
-                            v1::FaultClass error_class) {
+void PreparedSets::AddError(const Point& point, uint32_t rank, const std::string& node,
+                            const std::string& error, v1::FaultClass error_class) {
   OpenSave* save = Slot(point);
   if (save == nullptr) return;
   save->nodes.insert(node);
@@ -68,7 +69,8 @@ uint64_t PreparedSets::AckStep(uint64_t attempt, const std::vector<uint32_t>& ra
   uint64_t step = 0;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const auto it = newest_of_rank_.find(ranks[i]);
-    const uint64_t newest = it != newest_of_rank_.end() && it->second.attempt == attempt ? it->second.step : 0;
+    const uint64_t newest =
+        it != newest_of_rank_.end() && it->second.attempt == attempt ? it->second.step : 0;
     step = i == 0 ? newest : std::min(step, newest);
   }
   return step;

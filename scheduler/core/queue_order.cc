@@ -13,7 +13,8 @@ void SortQueue(std::vector<QueueEntry>* entries) {
   });
 }
 
-bool BlocksThoseBehind(bool recovering, bool fits_ready_nodes, bool fits_all_known_nodes, int64_t waiting_ms) {
+bool BlocksThoseBehind(bool recovering, bool fits_ready_nodes, bool fits_all_known_nodes,
+                       int64_t waiting_ms) {
   if (fits_ready_nodes) return true;
   return recovering && fits_all_known_nodes && waiting_ms < kRecoveringHoldMs;
 }

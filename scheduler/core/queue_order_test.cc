@@ -7,7 +7,8 @@ namespace holdfast::sched {
 namespace {
 
 TEST(QueueOrder, RecoveringThenPriorityThenFirstCome) {
-  std::vector<QueueEntry> q = {{1, 0, false}, {2, 5, false}, {3, 5, false}, {4, -1, true}, {5, 9, true}};
+  std::vector<QueueEntry> q = {
+      {1, 0, false}, {2, 5, false}, {3, 5, false}, {4, -1, true}, {5, 9, true}};
   SortQueue(&q);
   std::vector<uint64_t> ids;
   for (const auto& e : q) ids.push_back(e.job);

@@ -98,7 +98,8 @@ void ResetFacts(Facts* facts, uint64_t id, uint64_t attempt) {
   job.ranks.clear();
   for (auto& [name, node] : job.nodes) {
     node.stop_ordered = node.stop_delivered = node.stop_complete = false;
-    node.clean = node.ranks_ended = false;  // said of the attempt before; this one has yet to be heard of
+    node.clean = node.ranks_ended =
+        false;  // said of the attempt before; this one has yet to be heard of
     node.levels_since = 0;
   }
   job.newest_complete_step = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start of an attempt: number, placement, start point and line are stored in one write before any node hears of it.
+// The start of an attempt: number, placement, start point and line are stored in one write before
+// any node hears of it.
 #ifndef HOLDFAST_SCHEDULER_ENGINE_ATTEMPT_H_
 #define HOLDFAST_SCHEDULER_ENGINE_ATTEMPT_H_
 

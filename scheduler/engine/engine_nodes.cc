@@ -43,8 +43,8 @@ void NoteAgentDied(Cycle& c, const std::string& node, int64_t silent_ms) {
     const bool runs = state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING;
     if (!runs || PlacementOn(job->status().placement(), node) == nullptr) continue;
     AddSideIncident(c, id, v1::AGENT_DIED, node,
-                    absl::StrCat("the agent of ", node, " died; a new one took over after ", silent_ms,
-                                 " ms without a beat"));
+                    absl::StrCat("the agent of ", node, " died; a new one took over after ",
+                                 silent_ms, " ms without a beat"));
   }
 }
 
@@ -99,7 +99,8 @@ absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(
       AddNodeEvent(c, name, long_gone ? "agent.died" : "agent.restarted",
                    absl::StrCat("a new agent of ", name, " took over after ", silent_ms,
                                 " ms without a beat"));
-      if (!before.lost() && before.boot_id() == request.boot_id()) NoteAgentDied(c, name, silent_ms);
+      if (!before.lost() && before.boot_id() == request.boot_id())
+        NoteAgentDied(c, name, silent_ms);
     }
     c.queue_dirty = true;
     c.dirty_nodes.insert(name);
@@ -236,7 +237,8 @@ void Engine::JudgeNodes(Cycle& c) {
     lost->set_lost_reason(verdict.reason);
     AddNodeEvent(c, name, "node.lost", verdict.reason);
     Facts* all = &c.facts;
-    all->mass_loss.NoteLoss(name, c.now.mono_ns);  // at once: the next node of this very turn is judged by it
+    all->mass_loss.NoteLoss(
+        name, c.now.mono_ns);  // at once: the next node of this very turn is judged by it
     c.txn.AfterCommit([all, name] {
       // It asks again for what it has prepared, and mentions what it has, when it is back.
       for (auto& [id, job] : all->jobs) {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves, stops and stale words in whole lives of jobs on a fake cluster. The invariants of fake_cluster.h are checked
-// after every turn of every test.
-#include "scheduler/engine/engine.h"
-
+// Saves, stops and stale words in whole lives of jobs on a fake cluster. The invariants of
+// fake_cluster.h are checked after every turn of every test.
 #include <csignal>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/engine/engine.h"
 #include "scheduler/testing/engine_words.h"
 #include "scheduler/testing/fake_cluster.h"
 
@@ -27,7 +26,8 @@ TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIs
   c.Prepare(job, 5);
   c.Finish(job, 10, true, true);
   const Point half{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    c.PrepareRank(job, half, rank, FakeManifest(job, half, rank, 4));
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
   ASSERT_EQ(c.Job(job).attempt(), 2u);
@@ -46,7 +46,8 @@ TEST(EngineSave, ALateSetIsCommittedWhileTheOldAttemptIsStillBeingStopped) {
   const uint64_t job = c.Submit(TrainerSpec());
   c.Finish(job, 10, true, true);
   const Point point{1, 10};
-  for (uint32_t rank = 0; rank < 3; ++rank) c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    c.PrepareRank(job, point, rank, FakeManifest(job, point, rank, 4));
   c.node("n1").obey_stops = false;
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
@@ -111,7 +112,8 @@ TEST(EngineSave, TheLastSaveThatNeverComesIsAFault) {
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   EXPECT_EQ(c.LastIncident(job).fault_class(), v1::STORAGE);
   EXPECT_EQ(c.LastIncident(job).ranks_size(), 0) << "no rank is to blame for a store";
-  // The new attempt begins at the last step and has nothing to do: that alone does not make it DONE.
+  // The new attempt begins at the last step and has nothing to do: that alone does not make it
+  // DONE.
   c.ExitAll(job, 0);
   EXPECT_EQ(c.StateOf(job), kCommitting);
 }
@@ -132,7 +134,8 @@ TEST(EngineSave, SaveAndRestartFromAStep) {
   restart.set_idempotency_key("r1");
   restart.set_job("train");
   restart.set_expected_attempt(9);
-  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   restart.set_expected_attempt(1);
   restart.set_from_step(7);
   EXPECT_EQ(c.engine().RestartJob(restart, c.now()).status().code(), absl::StatusCode::kNotFound);
@@ -141,12 +144,14 @@ TEST(EngineSave, SaveAndRestartFromAStep) {
   c.Pump();
   EXPECT_EQ(c.StateOf(job), kRunning);
   EXPECT_EQ(c.Job(job).attempt(), 2u);
-  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_SNAPSHOT) << "its memory still holds step 5";
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_SNAPSHOT)
+      << "its memory still holds step 5";
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   EXPECT_EQ(c.Job(job).incidents_size(), 0);
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
-  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u) << "the snapshot of step 10 is off the line now";
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u)
+      << "the snapshot of step 10 is off the line now";
 }
 
 TEST(EngineSave, FromAnotherJobsCheckpoint) {
@@ -195,7 +200,8 @@ TEST(EngineStop, CancelInEveryState) {
     ASSERT_TRUE(c.Cancel(job).ok());
     EXPECT_EQ(c.StateOf(job), kStopping);
     EXPECT_THAT(c.Job(job).reason(), HasSubstr("n1 to stop"));
-    EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
+    EXPECT_THAT(c.node("n0").orders_seen[job],
+                Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_TERM)));
     c.node("n1").obey_stops = true;
     c.node("n1").KillAllRanks(c.now().mono_ns);
     c.Advance(1500);
@@ -262,7 +268,8 @@ TEST(EngineStop, TimeLimitIsGracefulAndFails) {
   c.Advance(2'000);
   EXPECT_EQ(c.StateOf(job), kFailed);
   EXPECT_THAT(c.Job(job).reason(), HasSubstr("time limit of 60 s"));
-  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  EXPECT_THAT(c.node("n0").orders_seen[job],
+              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
 }
 
 // stale words
@@ -288,7 +295,8 @@ TEST(EngineStale, ReportsOfOlderAttemptsChangeNothing) {
   EXPECT_EQ(c.StateOf(job), kRunning);
   v1::ReportEventsRequest foreign = c.node("n0").Request();
   foreign.set_agent_epoch(99);
-  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().ReportEvents(foreign, c.now()).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(EngineStale, AnOvertakenBeatDoesNotMakeRanksVanish) {

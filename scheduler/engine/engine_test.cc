@@ -31,7 +31,8 @@ TEST(EngineLife, ACommandRunsAndIsDone) {
   EXPECT_EQ(NodeView(c, "n0").devices_free(), 2u);
   EXPECT_TRUE(c.node("n0").jobs.empty()) << "the node was not told to forget the job";
   EXPECT_EQ(c.engine().Desired("n0").jobs_size(), 0);
-  EXPECT_THAT(c.EventKinds(job), ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
+  EXPECT_THAT(c.EventKinds(job),
+              ElementsAre("job.submitted", "job.started", "job.running", "job.done"));
 }
 
 TEST(EngineLife, ATrainerIsDoneOnlyWithItsLastStepCommittedAndWritten) {
@@ -85,9 +86,11 @@ TEST(EngineLife, SubmitIsIdempotentAcrossARestart) {
   v1::CancelJobRequest wrong;
   wrong.set_idempotency_key("same-key");
   wrong.set_job("j-1");
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   wrong.clear_idempotency_key();
-  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().CancelJob(wrong, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineLife, NamesResolveUnlessAmbiguous) {
@@ -170,7 +173,8 @@ TEST(EngineFault, DeathDuringTheNextStartIsAnIncidentOfItsOwn) {
   EXPECT_EQ(c.Job(job).attempt(), 3u);
   EXPECT_EQ(c.Job(job).incidents_size(), 2);
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 4u);
-  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u) << "the second attempt made nothing of its own";
+  EXPECT_EQ(c.Job(job).start_point().ref().attempt(), 1u)
+      << "the second attempt made nothing of its own";
   c.Finish(job, 5, true, false);
   EXPECT_TRUE(c.LastIncident(job).closed());
 }
@@ -293,7 +297,8 @@ TEST(EngineNode, ALostNodeIsReplacedByASpareWithFenceCommit) {
   EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
   EXPECT_EQ(c.NodeOf(job, 0), "n0") << "what still is keeps its place";
   EXPECT_EQ(c.NodeOf(job, 2), "n2");
-  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT) << "the lost node's memory is gone";
+  EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT)
+      << "the lost node's memory is gone";
   EXPECT_EQ(c.Job(job).start_point().ref().step(), 5u);
   const v1::Incident incident = c.LastIncident(job);
   EXPECT_EQ(incident.fault_class(), v1::NODE_LOST) << c.Trace();
@@ -363,7 +368,8 @@ TEST(EngineNode, FenceWitnessIsReleasedByProof) {
   v1::ConfirmNodeDeadRequest confirm;
   confirm.set_idempotency_key("confirm");
   confirm.set_node("n2");
-  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.engine().ConfirmNodeDead(confirm, c.now()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   confirm.set_node("n1");
   ASSERT_TRUE(c.engine().ConfirmNodeDead(confirm, c.now()).ok());
   c.Pump();
@@ -401,7 +407,8 @@ TEST(EngineNode, AnAgentThatComesBackWithItsRanksDisturbsNothing) {
   EXPECT_FALSE(c.LastIncident(job).acted());
 }
 
-// A restarted agent that has not heard its keepers yet lists no rank: that is ignorance, not their end.
+// A restarted agent that has not heard its keepers yet lists no rank: that is ignorance, not their
+// end.
 TEST(EngineNode, AnAgentThatDoesNotKnowItsRanksYetDisturbsNothing) {
   FakeCluster c;
   const uint64_t job = c.Submit(TrainerSpec());
@@ -416,12 +423,15 @@ TEST(EngineNode, AnAgentThatDoesNotKnowItsRanksYetDisturbsNothing) {
     on_node.set_adopting(true);
   }
   ASSERT_EQ(adopting.report().jobs_size(), 1);
-  for (int level = 0; level < 5; ++level) ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
+  for (int level = 0; level < 5; ++level)
+    ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
   EXPECT_EQ(c.StateOf(job), kRunning);
   EXPECT_EQ(c.Job(job).attempt(), 1u);
   for (auto& on_node : *adopting.mutable_report()->mutable_jobs()) on_node.set_adopting(false);
-  for (int level = 0; level < 5; ++level) ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
-  EXPECT_EQ(c.Job(job).attempt(), 2u) << "the same levels without the word mean that the ranks are gone";
+  for (int level = 0; level < 5; ++level)
+    ASSERT_TRUE(c.engine().RegisterNode(adopting, c.now()).ok());
+  EXPECT_EQ(c.Job(job).attempt(), 2u)
+      << "the same levels without the word mean that the ranks are gone";
 }
 
 TEST(EngineNode, AnAgentThatComesBackWithoutItsRanksMeansRecovery) {
@@ -480,7 +490,8 @@ TEST(EngineNode, AMassLossIsHeld) {
   for (int i = 1; i < 6; ++i) c.LoseNode("n" + std::to_string(i), true);
   c.Advance(5000);
   int lost = 0, held = 0;
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+       const auto& node : all.nodes()) {
     lost += node.state() == v1::NODE_STATE_LOST;
     held += node.state() == v1::NODE_STATE_SUSPECT;
   }
@@ -492,13 +503,16 @@ TEST(EngineNode, ASecondLiveAgentOfTheSameNameIsRefused) {
   FakeCluster c;
   v1::RegisterNodeRequest other = c.node("n0").Registration(c.now().mono_ns);
   other.set_boot_id("another-machine");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_address("unix:/elsewhere/agent.sock");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kAlreadyExists);
   other = c.node("n0").Registration(c.now().mono_ns);
   other.set_node("../etc");
-  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(c.engine().RegisterNode(other, c.now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
@@ -517,7 +531,8 @@ TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
   EXPECT_EQ(c.NodeOf(job, 0), "n2");
   EXPECT_EQ(c.Job(job).start_point().source(), v1::StartPoint::SOURCE_CHECKPOINT);
   EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_DRAINED);
-  EXPECT_THAT(c.node("n0").orders_seen[job], Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
+  EXPECT_THAT(c.node("n0").orders_seen[job],
+              Contains(std::make_pair(v1::DESIRED_PHASE_STOP, v1::STOP_KIND_GRACEFUL)));
   v1::UncordonNodeRequest uncordon;
   uncordon.set_idempotency_key("uncordon");
   uncordon.set_node("n0");
@@ -534,7 +549,8 @@ TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {
   c.node("n1").jobs.at(job).dirty_reason = "pid 77 is in D state";
   c.Exit(job, 0, -SIGKILL);
   c.Pump();
-  c.node("n1").KillAllRanks(c.now().mono_ns);  // for the invariant: only the report says that something is left
+  c.node("n1").KillAllRanks(
+      c.now().mono_ns);  // for the invariant: only the report says that something is left
   c.node("n1").jobs.at(job).ranks.at(2).phase = v1::RANK_PHASE_STOPPED;
   v1::ReportEventsRequest level = c.node("n1").Request();
   *level.mutable_report() = c.node("n1").Report(c.now().mono_ns);

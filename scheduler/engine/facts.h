@@ -75,7 +75,7 @@ struct JobFacts {
   std::map<std::string, std::map<Point, PendingOrder>> orders;  // by node
   std::set<Point> written;  // commit records that at least one store has
   uint64_t newest_complete_step = 0;
-  int64_t fault_ns = 0;  // of the open incident
+  int64_t fault_ns = 0;                     // of the open incident
   std::vector<RankFailure> first_failures;  // that began the recovery
   int64_t stop_ordered_ns = 0;
   int64_t running_since_ns = 0;

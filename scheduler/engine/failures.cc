@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kStoppedLevels = 2;  // two levels, or the edge
 
-std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::string& node, uint32_t rank) {
+std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::string& node,
+                         uint32_t rank) {
   const records::NodeRecord* record = c.txn.FindNode(node);
   const v1::NodePlacement* placed = PlacementOn(job.status().placement(), node);
   if (record == nullptr || placed == nullptr) return "";
@@ -27,7 +28,8 @@ std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::str
 }
 
 // What went wrong with one rank before `before_ns`, or nothing.
-bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_ns, RankFailure* out) {
+bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_ns,
+           RankFailure* out) {
   out->at_mono_ns = f.ended_ns;
   if (f.vanished && f.ended_ns < before_ns) {
     out->kind = FailureKind::kVanished;
@@ -41,7 +43,8 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
     out->kind = FailureKind::kStartFailed;
     return true;
   }
-  if (f.stopped_levels >= kStoppedLevels && f.stopped_ns < before_ns) {  // also when it was killed meanwhile
+  if (f.stopped_levels >= kStoppedLevels &&
+      f.stopped_ns < before_ns) {  // also when it was killed meanwhile
     out->kind = FailureKind::kStopped;
     out->at_mono_ns = f.stopped_ns;
     return true;
@@ -56,7 +59,8 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
 }
 
 bool MidStep(const RankFact& f) {
-  return f.hello && f.worker_phase >= rank::kPhaseFirstStep && f.worker_phase < rank::kPhaseTeardown;
+  return f.hello && f.worker_phase >= rank::kPhaseFirstStep &&
+         f.worker_phase < rank::kPhaseTeardown;
 }
 
 bool IsEarly(const RankFact& f, const std::vector<RankFailure>& failures, bool peers_run, Now now) {
@@ -73,7 +77,9 @@ bool IsEarly(const RankFact& f, const std::vector<RankFailure>& failures, bool p
 }  // namespace
 
 bool RankHasStarted(const RankFact& f) { return f.phase != v1::RANK_PHASE_UNSPECIFIED; }
-bool RankEndedWell(const RankFact& f) { return f.phase == v1::RANK_PHASE_EXITED && f.exit_code == 0 && !f.vanished; }
+bool RankEndedWell(const RankFact& f) {
+  return f.phase == v1::RANK_PHASE_EXITED && f.exit_code == 0 && !f.vanished;
+}
 
 bool AllRanksAre(const JobFacts& facts, uint32_t world_size, bool (*predicate)(const RankFact&)) {
   if (world_size == 0) return false;
@@ -96,7 +102,8 @@ uint64_t SmallestStep(const JobFacts& facts) {
   return facts.ranks.empty() ? 0 : step;
 }
 
-std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job, int64_t before_ns) {
+std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job,
+                                         int64_t before_ns) {
   JobFacts& facts = c.job_facts(job.status().id());
   if (facts.attempt != job.last_run_attempt()) return {};
   std::vector<RankFailure> failures;

@@ -104,7 +104,8 @@ void SettleAllEndedWell(Cycle& c, uint64_t id) {
   JobFacts& facts = c.job_facts(id);
   SettleSaves(c, id);
   records::JobRecord* job = c.txn.MutableJob(id);
-  // An attempt that began at the last step has nothing left to do, but that step must be committed all the same.
+  // An attempt that began at the last step has nothing left to do, but that step must be committed
+  // all the same.
   const v1::CheckpointRef& start = job->status().start_point().ref();
   const uint64_t last_step = std::max(LargestStep(facts), start.job() == id ? start.step() : 0);
   job->mutable_status()->set_step(last_step);

@@ -67,9 +67,11 @@ Cause CauseOf(Cycle& c, records::JobRecord* job) {
   JobFacts& facts = c.job_facts(job->status().id());
   std::vector<RankFailure> failures;
   if (facts.stop_ordered_ns > 0) {
-    // What ended at the very moment of the order was ended by it; a node whose last beat came then was not.
+    // What ended at the very moment of the order was ended by it; a node whose last beat came then
+    // was not.
     for (RankFailure& f : CollectFailures(c, *job, facts.stop_ordered_ns)) {
-      if (f.kind == FailureKind::kNodeLost || f.at_mono_ns < facts.stop_ordered_ns) failures.push_back(std::move(f));
+      if (f.kind == FailureKind::kNodeLost || f.at_mono_ns < facts.stop_ordered_ns)
+        failures.push_back(std::move(f));
     }
   }
   for (const RankFailure& first : facts.first_failures) {
@@ -91,7 +93,8 @@ Cause CauseOf(Cycle& c, records::JobRecord* job) {
   return cause;
 }
 
-// A node that is lost beside another cause, or after the old attempt was ordered to stop, is a fault of its own.
+// A node that is lost beside another cause, or after the old attempt was ordered to stop, is a
+// fault of its own.
 void NoteOtherLosses(Cycle& c, records::JobRecord* job, const Cause& cause) {
   JobFacts& facts = c.job_facts(job->status().id());
   for (const auto& placed : job->status().placement().nodes()) {
@@ -201,7 +204,8 @@ void SettleRecovery(Cycle& c, uint64_t id) {
   }
   const Cause cause = CauseOf(c, job);
   NoteOtherLosses(c, job, cause);
-  if (!job->fault_counted() && !job->manual_restart() && !cause.what.empty()) RenameIncident(c, job, cause);
+  if (!job->fault_counted() && !job->manual_restart() && !cause.what.empty())
+    RenameIncident(c, job, cause);
   const StopProgress progress = WhatStillRuns(c, *job);
   facts.waiting = progress.waiting_for;
   if (!progress.reachable_stopped) return;

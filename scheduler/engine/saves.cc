@@ -79,7 +79,8 @@ void SettleOrders(Cycle& c, uint64_t job, const std::string& node, const std::se
     const auto& [point, pending] = entry;
     if (!pending.delivered || pending.levels_since == 0) return false;
     if (listed.count(point)) {
-      // It asks about what the order was to settle (a rank of it came late): the next level gets a fresh order.
+      // It asks about what the order was to settle (a rank of it came late): the next level gets a
+      // fresh order.
       if (pending.levels_since < kLevelsWithoutWord) return false;
       c.dirty_nodes.insert(node);
       return true;

@@ -15,7 +15,8 @@ v1::JobStatus ViewJob(const records::JobRecord& job, const Facts& all) {
   const JobFacts& facts = found->second;
   if (!facts.waiting.empty() && !IsEnded(status.state())) status.set_reason(facts.waiting);
   if (facts.attempt != job.last_run_attempt() || IsEnded(status.state())) return status;
-  if (!facts.ranks.empty() && facts.ranks.size() == WorldSize(status.placement()) && SmallestStep(facts) > 0) {
+  if (!facts.ranks.empty() && facts.ranks.size() == WorldSize(status.placement()) &&
+      SmallestStep(facts) > 0) {
     status.set_step(SmallestStep(facts));
   }
   uint64_t skipped = 0;
@@ -42,7 +43,8 @@ v1::NodeStatus ViewNode(Cycle& c, const records::NodeRecord& node) {
   *status.mutable_devices() = node.devices();
   status.set_agent_version(node.agent_version());
   const auto facts = c.facts.nodes.find(node.name());
-  if (facts != c.facts.nodes.end()) status.set_beat_age_ms((c.now.mono_ns - facts->second.last_beat_ns) / kNsPerMs);
+  if (facts != c.facts.nodes.end())
+    status.set_beat_age_ms((c.now.mono_ns - facts->second.last_beat_ns) / kNsPerMs);
   std::set<std::string> held;
   for (const uint64_t id : c.txn.ActiveJobs()) {
     for (const auto& hold : c.txn.FindJob(id)->holds()) {

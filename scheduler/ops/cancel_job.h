@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status CancelJob(CoreLock* core, const v1::CancelJobRequest& request, v1::JobStatus* response);
+grpc::Status CancelJob(CoreLock* core, const v1::CancelJobRequest& request,
+                       v1::JobStatus* response);
 
 }  // namespace holdfast::sched
 

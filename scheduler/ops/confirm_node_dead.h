@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status ConfirmNodeDead(CoreLock* core, const v1::ConfirmNodeDeadRequest& request, v1::NodeStatus* response);
+grpc::Status ConfirmNodeDead(CoreLock* core, const v1::ConfirmNodeDeadRequest& request,
+                             v1::NodeStatus* response);
 
 }  // namespace holdfast::sched
 

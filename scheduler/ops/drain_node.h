@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status DrainNode(CoreLock* core, const v1::DrainNodeRequest& request, v1::NodeStatus* response);
+grpc::Status DrainNode(CoreLock* core, const v1::DrainNodeRequest& request,
+                       v1::NodeStatus* response);
 
 }  // namespace holdfast::sched
 

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status ListJobs(CoreLock* core, const v1::ListJobsRequest& request, v1::ListJobsResponse* response);
+grpc::Status ListJobs(CoreLock* core, const v1::ListJobsRequest& request,
+                      v1::ListJobsResponse* response);
 
 }  // namespace holdfast::sched
 

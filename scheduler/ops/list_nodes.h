@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status ListNodes(CoreLock* core, const v1::ListNodesRequest& request, v1::ListNodesResponse* response);
+grpc::Status ListNodes(CoreLock* core, const v1::ListNodesRequest& request,
+                       v1::ListNodesResponse* response);
 
 }  // namespace holdfast::sched
 

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status RegisterNode(CoreLock* core, const v1::RegisterNodeRequest& request, v1::RegisterNodeResponse* response);
+grpc::Status RegisterNode(CoreLock* core, const v1::RegisterNodeRequest& request,
+                          v1::RegisterNodeResponse* response);
 
 }  // namespace holdfast::sched
 

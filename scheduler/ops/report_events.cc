@@ -5,8 +5,10 @@
 
 namespace holdfast::sched {
 
-grpc::Status ReportEvents(CoreLock* core, const v1::ReportEventsRequest& request, v1::ReportEventsResponse*) {
-  return proto::ToGrpc(core->With([&](Engine& engine, Now now) { return engine.ReportEvents(request, now); }));
+grpc::Status ReportEvents(CoreLock* core, const v1::ReportEventsRequest& request,
+                          v1::ReportEventsResponse*) {
+  return proto::ToGrpc(
+      core->With([&](Engine& engine, Now now) { return engine.ReportEvents(request, now); }));
 }
 
 }  // namespace holdfast::sched

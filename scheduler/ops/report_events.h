@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status ReportEvents(CoreLock* core, const v1::ReportEventsRequest& request, v1::ReportEventsResponse* response);
+grpc::Status ReportEvents(CoreLock* core, const v1::ReportEventsRequest& request,
+                          v1::ReportEventsResponse* response);
 
 }  // namespace holdfast::sched
 

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status RestartJob(CoreLock* core, const v1::RestartJobRequest& request, v1::JobStatus* response);
+grpc::Status RestartJob(CoreLock* core, const v1::RestartJobRequest& request,
+                        v1::JobStatus* response);
 
 }  // namespace holdfast::sched
 

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status SaveJob(CoreLock* core, const v1::SaveJobRequest& request, v1::SaveJobResponse* response);
+grpc::Status SaveJob(CoreLock* core, const v1::SaveJobRequest& request,
+                     v1::SaveJobResponse* response);
 
 }  // namespace holdfast::sched
 

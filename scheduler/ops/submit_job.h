@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status SubmitJob(CoreLock* core, const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response);
+grpc::Status SubmitJob(CoreLock* core, const v1::SubmitJobRequest& request,
+                       v1::SubmitJobResponse* response);
 
 }  // namespace holdfast::sched
 

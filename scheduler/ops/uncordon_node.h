@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status UncordonNode(CoreLock* core, const v1::UncordonNodeRequest& request, v1::NodeStatus* response);
+grpc::Status UncordonNode(CoreLock* core, const v1::UncordonNodeRequest& request,
+                          v1::NodeStatus* response);
 
 }  // namespace holdfast::sched
 

@@ -11,7 +11,8 @@
 
 namespace holdfast::sched {
 
-grpc::Status WatchEvents(CoreLock* core, grpc::ServerContext* context, const v1::WatchEventsRequest& request,
+grpc::Status WatchEvents(CoreLock* core, grpc::ServerContext* context,
+                         const v1::WatchEventsRequest& request,
                          grpc::ServerWriter<v1::Event>* writer);
 
 }  // namespace holdfast::sched

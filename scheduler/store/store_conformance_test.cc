@@ -62,12 +62,16 @@ class StoreConformance : public ::testing::TestWithParam<std::string> {
       backend_ = std::make_unique<RocksBackend>();
     }
   }
-  static std::vector<std::string> Keys(const StateStore& store, std::string_view prefix, std::string_view after = "") {
+  static std::vector<std::string> Keys(const StateStore& store, std::string_view prefix,
+                                       std::string_view after = "") {
     std::vector<std::string> keys;
-    EXPECT_TRUE(store.Scan(prefix, after, [&](std::string_view key, std::string_view) {
-      keys.emplace_back(key);
-      return true;
-    }).ok());
+    EXPECT_TRUE(store
+                    .Scan(prefix, after,
+                          [&](std::string_view key, std::string_view) {
+                            keys.emplace_back(key);
+                            return true;
+                          })
+                    .ok());
     return keys;
   }
   std::unique_ptr<Backend> backend_;
@@ -107,7 +111,8 @@ TEST_P(StoreConformance, ScansInOrderWithinThePrefix) {
   EXPECT_THAT(Keys(*store, "e/", "e/15"), ElementsAre("e/2", "e/3"));
   EXPECT_THAT(Keys(*store, "e/", "e/3"), ElementsAre());
   int seen = 0;
-  ASSERT_TRUE(store->Scan("e/", "", [&](std::string_view, std::string_view) { return ++seen < 2; }).ok());
+  ASSERT_TRUE(
+      store->Scan("e/", "", [&](std::string_view, std::string_view) { return ++seen < 2; }).ok());
   EXPECT_EQ(seen, 2);
 }
 
@@ -152,9 +157,12 @@ TEST(RecordCodec, RefusesNewerVersionsAndOtherKinds) {
   std::string value = EncodeRecord(RecordKind::kMeta, meta);
   ASSERT_TRUE(DecodeRecord(RecordKind::kMeta, "m/x", value, &read).ok());
   EXPECT_EQ(read.next_job(), 42u);
-  EXPECT_EQ(DecodeRecord(RecordKind::kJob, "j/x", value, &read).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(DecodeRecord(RecordKind::kMeta, "m/x", "HF", &read).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(DecodeRecord(RecordKind::kMeta, "m/x", value.substr(0, 5), &read).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord(RecordKind::kJob, "j/x", value, &read).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord(RecordKind::kMeta, "m/x", "HF", &read).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord(RecordKind::kMeta, "m/x", value.substr(0, 5), &read).code(),
+            absl::StatusCode::kDataLoss);
   value[2] = kRecordVersion + 1;
   const absl::Status newer = DecodeRecord(RecordKind::kMeta, "m/x", value, &read);
   EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);

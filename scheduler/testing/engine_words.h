@@ -20,7 +20,8 @@ inline constexpr auto kFailed = v1::JOB_STATE_FAILED;
 inline constexpr auto kCancelled = v1::JOB_STATE_CANCELLED;
 
 inline v1::NodeStatus NodeView(FakeCluster& c, const std::string& name) {
-  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now()); const auto& node : all.nodes()) {
+  for (const v1::ListNodesResponse all = c.engine().ListNodes(c.now());
+       const auto& node : all.nodes()) {
     if (node.name() == name) return node;
   }
   return {};

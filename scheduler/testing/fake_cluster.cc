@@ -79,7 +79,8 @@ bool FakeCluster::DeliverTo(FakeNode& node) {
 void FakeCluster::Report(FakeNode& node, const v1::ReportEventsRequest& request) {
   if (!node.up || dead()) return;
   const absl::Status status = engine_->ReportEvents(request, now());
-  EXPECT_TRUE(status.ok() || dead() || status.code() == absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(status.ok() || dead() || status.code() == absl::StatusCode::kFailedPrecondition)
+      << status;
 }
 
 void FakeCluster::Pump() {
@@ -147,7 +148,9 @@ v1::JobStatus FakeCluster::Job(uint64_t job) {
   return status.ok() ? *status : v1::JobStatus();
 }
 
-std::string FakeCluster::NodeOf(uint64_t job, uint32_t rank) { return NodeOfRank(Job(job).placement(), rank); }
+std::string FakeCluster::NodeOf(uint64_t job, uint32_t rank) {
+  return NodeOfRank(Job(job).placement(), rank);
+}
 
 absl::StatusOr<v1::JobStatus> FakeCluster::Cancel(uint64_t job) {
   v1::CancelJobRequest request;
@@ -169,7 +172,9 @@ void FakeCluster::Finish(uint64_t job, uint64_t step, bool snapshot, bool persis
       r.step = step;
       r.worker_phase = rank::kPhaseForward;
       if (first) r.first_step_ns = clock_.MonoNs();
-      if (first) *request.add_events() = node.Event(v1::RankEvent::KIND_FIRST_STEP, job, rank, clock_.MonoNs());
+      if (first)
+        *request.add_events() =
+            node.Event(v1::RankEvent::KIND_FIRST_STEP, job, rank, clock_.MonoNs());
       if (!snapshot) continue;
       v1::SnapshotId id;
       id.set_attempt(r.attempt);
@@ -185,8 +190,8 @@ void FakeCluster::Finish(uint64_t job, uint64_t step, bool snapshot, bool persis
   Pump();
 }
 
-void FakeCluster::PrepareRank(uint64_t job, const Point& point, uint32_t rank, const std::string& manifest,
-                              const std::string& error) {
+void FakeCluster::PrepareRank(uint64_t job, const Point& point, uint32_t rank,
+                              const std::string& manifest, const std::string& error) {
   for (auto& [name, node] : nodes_) {
     const auto on_node = node.jobs.find(job);
     if (on_node == node.jobs.end() || !on_node->second.ranks.count(rank) || !node.up) continue;
@@ -225,7 +230,8 @@ void FakeCluster::Exit(uint64_t job, uint32_t rank, int32_t code, const std::str
     r.exit_code = code;
     r.ended_ns = clock_.MonoNs();
     r.stderr_tail = stderr_tail;
-    if (code == 0 && r.worker_phase == 0) r.worker_phase = node.hello ? uint32_t{rank::kPhaseDone} : 0u;
+    if (code == 0 && r.worker_phase == 0)
+      r.worker_phase = node.hello ? uint32_t{rank::kPhaseDone} : 0u;
     v1::ReportEventsRequest request = node.Request();
     *request.add_events() = node.Event(v1::RankEvent::KIND_EXITED, job, rank, clock_.MonoNs());
     Report(node, request);
@@ -289,35 +295,43 @@ std::string FakeCluster::Trace() {
   const auto events = engine_->Events(0, 100'000, 0);
   if (!events.ok()) return std::string(events.status().message());
   for (const auto& event : *events) {
-    absl::StrAppend(&text, event.wall_ns() / kNsPerMs % 10'000'000, " ", event.kind(), " j-", event.job(), " attempt ",
-                    event.attempt(), " ", event.node(), " ", event.text(), "\n");
+    absl::StrAppend(&text, event.wall_ns() / kNsPerMs % 10'000'000, " ", event.kind(), " j-",
+                    event.job(), " attempt ", event.attempt(), " ", event.node(), " ", event.text(),
+                    "\n");
   }
   return text;
 }
 
 v1::Incident FakeCluster::LastIncident(uint64_t job) {
   const v1::JobStatus status = Job(job);
-  return status.incidents_size() == 0 ? v1::Incident() : status.incidents(status.incidents_size() - 1);
+  return status.incidents_size() == 0 ? v1::Incident()
+                                      : status.incidents(status.incidents_size() - 1);
 }
 
 // --- invariants
 // ----------------------------------------------------------------------------------------------------------------
 
-void FakeCluster::CheckRuns(uint64_t job, const std::vector<std::pair<std::string, v1::DesiredJob>>& runs) {
+void FakeCluster::CheckRuns(uint64_t job,
+                            const std::vector<std::pair<std::string, v1::DesiredJob>>& runs) {
   const records::JobRecord& record = engine_->state().jobs.at(job);
   for (const auto& [node, run] : runs) {
     // OneAttemptRuns: no two nodes are asked to run different attempts.
-    ASSERT_EQ(run.attempt(), runs[0].second.attempt()) << "two attempts of j-" << job << " are to run at once";
+    ASSERT_EQ(run.attempt(), runs[0].second.attempt())
+        << "two attempts of j-" << job << " are to run at once";
     // PersistedBeforePublished: what is to run was stored as run.
     ASSERT_EQ(run.attempt(), record.last_run_attempt());
     // AttemptNeverReused: one number means one placement and one start, for ever.
-    const std::string as = run.placement().SerializeAsString() + run.start_point().SerializeAsString();
+    const std::string as =
+        run.placement().SerializeAsString() + run.start_point().SerializeAsString();
     const auto [it, fresh] = run_as_.emplace(std::make_pair(job, run.attempt()), as);
-    ASSERT_EQ(it->second, as) << "attempt " << run.attempt() << " of j-" << job << " means two things";
+    ASSERT_EQ(it->second, as) << "attempt " << run.attempt() << " of j-" << job
+                              << " means two things";
     // WholeGang.
-    ASSERT_EQ(static_cast<uint32_t>(run.placement().nodes_size()), std::max(1u, run.spec().nodes()));
+    ASSERT_EQ(static_cast<uint32_t>(run.placement().nodes_size()),
+              std::max(1u, run.spec().nodes()));
     for (const auto& placed : run.placement().nodes()) {
-      ASSERT_EQ(static_cast<uint32_t>(placed.ranks_size()), std::max(1u, run.spec().gpus_per_node()));
+      ASSERT_EQ(static_cast<uint32_t>(placed.ranks_size()),
+                std::max(1u, run.spec().gpus_per_node()));
     }
     if (!fresh) continue;
     // OldAttemptGone: when an attempt is first published, no reachable node runs an older one, and
@@ -326,8 +340,11 @@ void FakeCluster::CheckRuns(uint64_t job, const std::vector<std::pair<std::strin
     for (const auto& [name, other] : nodes_) {
       const auto on_node = other.jobs.find(job);
       const auto known = engine_->state().nodes.find(name);
-      const bool confirmed = known != engine_->state().nodes.end() && known->second.confirmed_dead();
-      if (on_node == other.jobs.end() || confirmed || (!witness && engine_->state().nodes.at(name).lost())) continue;
+      const bool confirmed =
+          known != engine_->state().nodes.end() && known->second.confirmed_dead();
+      if (on_node == other.jobs.end() || confirmed ||
+          (!witness && engine_->state().nodes.at(name).lost()))
+        continue;
       for (const auto& [rank, r] : on_node->second.ranks) {
         ASSERT_FALSE(r.alive() && r.attempt < run.attempt())
             << "rank " << rank << " of attempt " << r.attempt << " lives on " << name;
@@ -367,7 +384,8 @@ void FakeCluster::CheckInvariants() {
       ASSERT_EQ(ended_[id], status.state()) << "EndsAreEnds: j-" << id;
     }
     if (IsEnded(status.state())) ended_[id] = status.state();
-    ASSERT_LE(job.book().used(), status.spec().has_restarts_max() ? status.spec().restarts_max() : 100u)
+    ASSERT_LE(job.book().used(),
+              status.spec().has_restarts_max() ? status.spec().restarts_max() : 100u)
         << "WithinBudget: j-" << id;
     if (status.state() == v1::JOB_STATE_DONE && job.last_step() > 0) {
       bool committed = false;
@@ -382,7 +400,8 @@ void FakeCluster::CheckInvariants() {
       if (!record.aborted()) committed.insert(absl::StrCat(id, "@", at.first, ".", at.second));
     }
   }
-  ASSERT_TRUE(std::includes(committed.begin(), committed.end(), committed_.begin(), committed_.end()))
+  ASSERT_TRUE(
+      std::includes(committed.begin(), committed.end(), committed_.begin(), committed_.end()))
       << "CommittedStays";
   committed_ = committed;
   for (const uint64_t id : acknowledged_)

@@ -67,7 +67,8 @@ class FakeNode {
   bool up = true;           // the agent runs and reaches the scheduler
   bool start_ranks = true;  // false: RUN is not carried out yet
   bool obey_stops = true;
-  bool undone = false;       // of the newest desired state something was not carried out: it is tried again
+  bool undone =
+      false;  // of the newest desired state something was not carried out: it is tried again
   bool hello = true;  // ranks use the recorder
 
  private:

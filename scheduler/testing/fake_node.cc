@@ -92,7 +92,8 @@ v1::ReportEventsRequest FakeNode::Request() const {
   return request;
 }
 
-v1::RankEvent FakeNode::Event(v1::RankEvent::Kind kind, uint64_t job, uint32_t rank, int64_t now_ns) const {
+v1::RankEvent FakeNode::Event(v1::RankEvent::Kind kind, uint64_t job, uint32_t rank,
+                              int64_t now_ns) const {
   v1::RankEvent event;
   event.set_kind(kind);
   *event.mutable_rank() = RankOf(job, rank, now_ns);
@@ -141,7 +142,8 @@ v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t
       if (!order.abort()) job.commits_written = std::max(job.commits_written, order.step());
       std::erase_if(job.prepared, [&](const auto& entry) { return entry.first.first == point; });
     }
-    if (wanted.attempt() < job.fence_attempt && wanted.phase() != v1::DESIRED_PHASE_FORGET) continue;
+    if (wanted.attempt() < job.fence_attempt && wanted.phase() != v1::DESIRED_PHASE_FORGET)
+      continue;
     job.fence_attempt = wanted.attempt();
     if (wanted.phase() == v1::DESIRED_PHASE_RUN) {
       if (job.started_attempt >= wanted.attempt()) continue;
@@ -156,7 +158,8 @@ v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t
         if (node.node() != name_) continue;
         for (const auto& r : node.ranks()) {
           job.ranks[r.rank()] = FakeRank{.attempt = wanted.attempt()};
-          *request.add_events() = Event(v1::RankEvent::KIND_STARTED, wanted.job(), r.rank(), now_ns);
+          *request.add_events() =
+              Event(v1::RankEvent::KIND_STARTED, wanted.job(), r.rank(), now_ns);
         }
       }
       continue;
@@ -180,7 +183,8 @@ v1::ReportEventsRequest FakeNode::Apply(const v1::DesiredState& desired, int64_t
   return request;
 }
 
-std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32_t world, uint64_t shared_digest) {
+std::string FakeManifest(uint64_t job, const Point& point, uint32_t rank, uint32_t world,
+                         uint64_t shared_digest) {
   ckpt::RankManifest manifest;
   manifest.id = {JobId{job}, point.attempt, point.step};
   manifest.rank = rank;

@@ -9,7 +9,8 @@ namespace {
 using client::Error;
 
 constexpr int64_t kMeetTimeoutMs = 600'000;
-constexpr int kNotReadyShift = 16, kStopShift = 32, kSaveShift = 48;  // four counters in one sum, 16 bits each
+constexpr int kNotReadyShift = 16, kStopShift = 32,
+              kSaveShift = 48;  // four counters in one sum, 16 bits each
 
 std::string CountKey(uint64_t meeting) { return "meet/" + std::to_string(meeting) + "/count"; }
 std::string AnswerKey(uint64_t meeting) { return "meet/" + std::to_string(meeting) + "/answer"; }
@@ -18,7 +19,8 @@ uint64_t Part(uint64_t sum, int shift) { return (sum >> shift) & 0xffff; }
 
 }  // namespace
 
-// The last to arrive says what all said, and clears away the meeting before: everybody has left that one.
+// The last to arrive says what all said, and clears away the meeting before: everybody has left
+// that one.
 Error Agreement::Decide(uint64_t sum) {
   std::string answer;
   answer += Part(sum, kNotReadyShift) == 0 ? 'r' : '-';
@@ -37,8 +39,8 @@ Error Agreement::Meet(const Wish& mine, Wish* all) {
     *all = mine;
     return {};
   }
-  const int64_t delta = 1 + (int64_t{!mine.snapshot_ready} << kNotReadyShift) + (int64_t{mine.stop} << kStopShift) +
-                        (int64_t{mine.save} << kSaveShift);
+  const int64_t delta = 1 + (int64_t{!mine.snapshot_ready} << kNotReadyShift) +
+                        (int64_t{mine.stop} << kStopShift) + (int64_t{mine.save} << kSaveShift);
   int64_t sum = 0;
   if (Error error = session_->StoreAdd(CountKey(meeting_), delta, &sum)) return error;
   if (Part(static_cast<uint64_t>(sum), 0) == session_->world_size()) {
@@ -47,7 +49,8 @@ Error Agreement::Meet(const Wish& mine, Wish* all) {
   std::string answer;
   if (Error error = session_->StoreGet(AnswerKey(meeting_), kMeetTimeoutMs, &answer)) return error;
   if (answer.size() != 3)
-    return {EPROTO, "meeting " + std::to_string(meeting_) + ": the answer '" + answer + "' is not one"};
+    return {EPROTO,
+            "meeting " + std::to_string(meeting_) + ": the answer '" + answer + "' is not one"};
   all->snapshot_ready = answer[0] == 'r';
   all->stop = answer[1] == 's';
   all->save = answer[2] == 'p';

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one collective of holdfast-test-rank: at the end of each step all ranks meet in the rendezvous store and learn
-// the same answer.
+// The one collective of holdfast-test-rank: at the end of each step all ranks meet in the
+// rendezvous store and learn the same answer.
 #ifndef HOLDFAST_TESTS_RANK_AGREEMENT_H_
 #define HOLDFAST_TESTS_RANK_AGREEMENT_H_
 

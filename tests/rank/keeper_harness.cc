@@ -30,7 +30,8 @@ int64_t NowMs() {
 }
 
 std::string Binary(const std::string& name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path().string() + "/bin/" + name;
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path().string() +
+         "/bin/" + name;
 }
 
 std::string ReadFile(const std::string& path) {
@@ -43,7 +44,8 @@ std::string ReadFile(const std::string& path) {
 bool ProcessLives(pid_t pid) {
   const std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat");
   const size_t end = stat.rfind(')');
-  return end != std::string::npos && stat.size() > end + 2 && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
+  return end != std::string::npos && stat.size() > end + 2 && stat[end + 2] != 'Z' &&
+         stat[end + 2] != 'X';
 }
 
 bool Eventually(const std::function<bool()>& condition) {
@@ -67,7 +69,9 @@ std::vector<pid_t> ProcessesWith(const std::string& entry) {
   return found;
 }
 
-uint64_t Status(int code, int status) { return static_cast<uint64_t>(code) << 32 | static_cast<uint32_t>(status); }
+uint64_t Status(int code, int status) {
+  return static_cast<uint64_t>(code) << 32 | static_cast<uint32_t>(status);
+}
 
 // Invalid when nobody listens.
 UniqueFd ConnectTo(const std::string& socket_path) {
@@ -75,14 +79,16 @@ UniqueFd ConnectTo(const std::string& socket_path) {
   address.sun_family = AF_UNIX;
   memcpy(address.sun_path, socket_path.c_str(), socket_path.size());
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return UniqueFd();
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return UniqueFd();
   return fd;
 }
 
 Mapped::Mapped(int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) return;
-  void* base = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base =
+      mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return;
   base_ = base;
   bytes_ = static_cast<size_t>(info.st_size);
@@ -105,7 +111,8 @@ void AgentSide::Send(Message message, const std::string& payload, int fd) {
 }
 
 void AgentSide::SendRaw(const std::string& bytes) {
-  EXPECT_EQ(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
 }
 
 int AgentSide::ReceiveOne(int timeout_ms) {
@@ -115,8 +122,8 @@ int AgentSide::ReceiveOne(int timeout_ms) {
   auto packet = std::make_unique<Packet>();
   packet->payload.resize(rank::kPayloadBytesMax);
   rank::Descriptors fds;
-  const int result =
-      rank::ReceiveMessage(socket_.get(), &packet->message, packet->payload.data(), packet->payload.size(), &fds);
+  const int result = rank::ReceiveMessage(socket_.get(), &packet->message, packet->payload.data(),
+                                          packet->payload.size(), &fds);
   if (result <= 0) return 0;
   packet->payload.resize(packet->message.payload_bytes);
   for (int i = 0; i < fds.count; ++i) packet->fds.emplace_back(fds.fds[i]);
@@ -124,7 +131,8 @@ int AgentSide::ReceiveOne(int timeout_ms) {
   return 1;
 }
 
-std::unique_ptr<Packet> AgentSide::Expect(uint16_t type, const std::function<bool(const Packet&)>& wanted) {
+std::unique_ptr<Packet> AgentSide::Expect(uint16_t type,
+                                          const std::function<bool(const Packet&)>& wanted) {
   const int64_t deadline = NowMs() + kDeadlineMs;
   for (;;) {
     for (auto it = backlog_.begin(); it != backlog_.end(); ++it) {
@@ -135,10 +143,11 @@ std::unique_ptr<Packet> AgentSide::Expect(uint16_t type, const std::function<boo
     }
     const int64_t left = deadline - NowMs();
     if (left <= 0 || ReceiveOne(static_cast<int>(left)) <= 0) {
-      ADD_FAILURE() << "no message of type " << type << " came" << (left <= 0 ? " in time" : "; the connection ended");
+      ADD_FAILURE() << "no message of type " << type << " came"
+                    << (left <= 0 ? " in time" : "; the connection ended");
       for (const auto& kept : backlog_) {
-        GTEST_LOG_(INFO) << "came: type " << kept->message.type << " args " << kept->message.args[0] << " "
-                         << kept->message.args[1] << " " << kept->message.args[2] << " '"
+        GTEST_LOG_(INFO) << "came: type " << kept->message.type << " args " << kept->message.args[0]
+                         << " " << kept->message.args[1] << " " << kept->message.args[2] << " '"
                          << kept->payload.substr(0, 200) << "'";
       }
       return nullptr;
@@ -175,7 +184,8 @@ bool AgentSide::WaitForEnd() {
 
 // ---- TinyStore ----
 
-void TinyStore::Reply(const Message& outer, const Message& inner, uint64_t number, const std::string& value) {
+void TinyStore::Reply(const Message& outer, const Message& inner, uint64_t number,
+                      const std::string& value) {
   Message answer;
   answer.type = rank::kStoreValue;
   answer.attempt = inner.attempt;
@@ -190,7 +200,8 @@ void TinyStore::Reply(const Message& outer, const Message& inner, uint64_t numbe
 }
 
 bool TinyStore::Handle(const Packet& packet) {
-  if (packet.message.type != rank::kForward || packet.payload.size() < sizeof(Message)) return false;
+  if (packet.message.type != rank::kForward || packet.payload.size() < sizeof(Message))
+    return false;
   const Message outer = packet.message;
   Message inner;
   memcpy(&inner, packet.payload.data(), sizeof(inner));
@@ -206,12 +217,16 @@ bool TinyStore::Handle(const Packet& packet) {
   uint64_t number = 0;
   std::string value;
   switch (inner.type) {
-    case rank::kStoreSet: values_[key] = body.substr(inner.args[0]); break;
+    case rank::kStoreSet:
+      values_[key] = body.substr(inner.args[0]);
+      break;
     case rank::kStoreAdd:
       number = strtoull(values_[key].c_str(), nullptr, 10) + inner.args[2];
       values_[key] = std::to_string(number);
       break;
-    case rank::kStoreDelete: number = values_.erase(key); break;
+    case rank::kStoreDelete:
+      number = values_.erase(key);
+      break;
     default:  // a get that waits
       if (!values_.contains(key)) {
         waiting_.push_back({outer, inner, key});
@@ -247,12 +262,14 @@ void KeeperTest::StartKeeper() {
   ASSERT_GE(keeper_, 0);
   if (keeper_ == 0) {
     setsid();
-    const int log = open((keeper_dir_ + "/keeper.log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    const int log =
+        open((keeper_dir_ + "/keeper.log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     dup2(log, 2);
     execl(binary.c_str(), "holdfast-keeper", "--dir", keeper_dir_.c_str(), "--job", "42", nullptr);
     _exit(126);
   }
-  ASSERT_TRUE(Eventually([&] { return ConnectTo(socket_).valid(); })) << ReadFile(keeper_dir_ + "/keeper.log");
+  ASSERT_TRUE(Eventually([&] { return ConnectTo(socket_).valid(); }))
+      << ReadFile(keeper_dir_ + "/keeper.log");
 }
 
 void KeeperTest::KillKeeper() {
@@ -262,14 +279,16 @@ void KeeperTest::KillKeeper() {
 
 int KeeperTest::ReapKeeper() {
   int status = -1;
-  EXPECT_TRUE(Eventually([&] { return waitpid(keeper_, &status, WNOHANG) == keeper_; })) << "the keeper does not end";
+  EXPECT_TRUE(Eventually([&] { return waitpid(keeper_, &status, WNOHANG) == keeper_; }))
+      << "the keeper does not end";
   keeper_ = 0;
   return status;
 }
 
 void KeeperTest::TearDown() {
   if (keeper_ != 0) {
-    EXPECT_EQ(waitpid(keeper_, nullptr, WNOHANG), 0) << "the keeper died: " << ReadFile(keeper_dir_ + "/keeper.log");
+    EXPECT_EQ(waitpid(keeper_, nullptr, WNOHANG), 0)
+        << "the keeper died: " << ReadFile(keeper_dir_ + "/keeper.log");
     kill(keeper_, SIGTERM);
     ReapKeeper();
     EXPECT_NE(access(socket_.c_str(), F_OK), 0) << "the socket is left behind";
@@ -288,11 +307,13 @@ std::unique_ptr<AgentSide> KeeperTest::Attach(std::vector<std::unique_ptr<Packet
   attach.request = next_request_++;
   agent->Send(attach);
   if (agent->Expect(rank::kStateEnd) == nullptr) return agent;
-  while (states != nullptr && agent->HasSeen(rank::kState)) states->push_back(agent->Expect(rank::kState));
+  while (states != nullptr && agent->HasSeen(rank::kState))
+    states->push_back(agent->Expect(rank::kState));
   return agent;
 }
 
-rank::StartSpec KeeperTest::Spec(uint64_t attempt, uint32_t ranks, const std::vector<std::string>& args) {
+rank::StartSpec KeeperTest::Spec(uint64_t attempt, uint32_t ranks,
+                                 const std::vector<std::string>& args) {
   rank::StartSpec spec;
   spec.job = kJob;
   spec.attempt = attempt;
@@ -301,9 +322,11 @@ rank::StartSpec KeeperTest::Spec(uint64_t attempt, uint32_t ranks, const std::ve
   spec.uid = geteuid();
   spec.gid = getegid();
   spec.log_dir = log_dir_;
-  spec.env = {"HOLDFAST_JOB=j-42", "HOLDFAST_ATTEMPT=" + std::to_string(attempt), "DIR=" + dir_.path()};
+  spec.env = {"HOLDFAST_JOB=j-42", "HOLDFAST_ATTEMPT=" + std::to_string(attempt),
+              "DIR=" + dir_.path()};
   for (uint32_t r = 0; r < ranks; ++r) {
-    spec.ranks.push_back({r, r, args, {"RANK=" + std::to_string(r), "WORLD_SIZE=" + std::to_string(ranks)}});
+    spec.ranks.push_back(
+        {r, r, args, {"RANK=" + std::to_string(r), "WORLD_SIZE=" + std::to_string(ranks)}});
   }
   return spec;
 }
@@ -346,7 +369,9 @@ std::string KeeperTest::LogPath(uint32_t rank, uint64_t attempt) const {
   return log_dir_ + "/rank" + std::to_string(rank) + "." + std::to_string(attempt) + ".log";
 }
 
-std::string KeeperTest::Log(uint32_t rank, uint64_t attempt) const { return ReadFile(LogPath(rank, attempt)); }
+std::string KeeperTest::Log(uint32_t rank, uint64_t attempt) const {
+  return ReadFile(LogPath(rank, attempt));
+}
 
 pid_t KeeperTest::PidFrom(const std::string& file) {
   pid_t pid = 0;

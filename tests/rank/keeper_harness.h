@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: the real holdfast-keeper in a directory of its own, and a connection that speaks to it as the agent does.
-// All waits end by an event or by kDeadlineMs; what did not come is a test failure that names it.
+// For tests: the real holdfast-keeper in a directory of its own, and a connection that speaks to it
+// as the agent does. All waits end by an event or by kDeadlineMs; what did not come is a test
+// failure that names it.
 #ifndef HOLDFAST_TESTS_RANK_KEEPER_HARNESS_H_
 #define HOLDFAST_TESTS_RANK_KEEPER_HARNESS_H_
 
@@ -31,7 +32,8 @@ std::string Binary(const std::string& name);
 // The whole of a file; empty when it is not there.
 std::string ReadFile(const std::string& path);
 bool ProcessLives(pid_t pid);  // a zombie does not
-// Looks again and again until `condition` holds; false at the deadline. For what tells nobody that it happened.
+// Looks again and again until `condition` holds; false at the deadline. For what tells nobody that
+// it happened.
 bool Eventually(const std::function<bool()>& condition);
 // All processes but this one whose environment holds `entry`.
 std::vector<pid_t> ProcessesWith(const std::string& entry);
@@ -69,9 +71,10 @@ class AgentSide {
 
   void Send(rank::Message message, const std::string& payload = "", int fd = -1);
   void SendRaw(const std::string& bytes);
-  // The next packet of this type, by arrival, that `wanted` accepts; others stay for later. Null (and a failure) at the
-  // deadline or at end of file.
-  std::unique_ptr<Packet> Expect(uint16_t type, const std::function<bool(const Packet&)>& wanted = nullptr);
+  // The next packet of this type, by arrival, that `wanted` accepts; others stay for later. Null
+  // (and a failure) at the deadline or at end of file.
+  std::unique_ptr<Packet> Expect(uint16_t type,
+                                 const std::function<bool(const Packet&)>& wanted = nullptr);
   std::unique_ptr<Packet> ExpectOfRank(uint16_t type, uint64_t rank);  // args[0] is the rank
   // What has arrived by now, without waiting; false at end of file.
   bool Poll();
@@ -87,7 +90,8 @@ class AgentSide {
   std::deque<std::unique_ptr<Packet>> backlog_;
 };
 
-// The agent's rendezvous store, as small as it can be: carries out a request once, by (connection, request).
+// The agent's rendezvous store, as small as it can be: carries out a request once, by (connection,
+// request).
 class TinyStore {
  public:
   explicit TinyStore(AgentSide* agent) : agent_(agent) {}
@@ -101,7 +105,8 @@ class TinyStore {
     rank::Message outer, inner;
     std::string key;
   };
-  void Reply(const rank::Message& outer, const rank::Message& inner, uint64_t number, const std::string& value);
+  void Reply(const rank::Message& outer, const rank::Message& inner, uint64_t number,
+             const std::string& value);
 
   AgentSide* agent_;
   std::map<std::string, std::string> values_;

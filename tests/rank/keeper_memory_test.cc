@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real keeper with holdfast-test-rank: memory that outlives ranks, an agent that comes and goes, and ranks that
-// write nonsense.
+// The real keeper with holdfast-test-rank: memory that outlives ranks, an agent that comes and
+// goes, and ranks that write nonsense.
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -27,8 +27,8 @@ constexpr uint64_t kStateBytes = 64 << 10;
 
 class MemoryTest : public KeeperTest {
  protected:
-  std::unique_ptr<AgentSide> AttachWithStore(TinyStore** store,
-                                             std::vector<std::unique_ptr<Packet>>* states = nullptr) {
+  std::unique_ptr<AgentSide> AttachWithStore(
+      TinyStore** store, std::vector<std::unique_ptr<Packet>>* states = nullptr) {
     // The packets of the attach itself are kept in order; requests only come after it.
     auto agent = Attach(states);
     if (store_ == nullptr) {
@@ -43,7 +43,8 @@ class MemoryTest : public KeeperTest {
   }
   rank::StartSpec TestRanks(uint64_t attempt, uint32_t ranks, std::vector<std::string> arguments,
                             const std::string& restore = "scratch") {
-    std::vector<std::string> args = {Binary("holdfast-test-rank"), "--bytes", std::to_string(kStateBytes)};
+    std::vector<std::string> args = {Binary("holdfast-test-rank"), "--bytes",
+                                     std::to_string(kStateBytes)};
     args.insert(args.end(), arguments.begin(), arguments.end());
     rank::StartSpec spec = Spec(attempt, ranks, args);
     spec.env.push_back("HOLDFAST_RESTORE=" + restore);
@@ -64,7 +65,8 @@ uint64_t NewestStep(const Mapped& arena) {
   const auto* header = static_cast<const rank::ArenaHeader*>(arena.base());
   uint64_t newest = 0;
   for (uint32_t i = 0; i < header->buffers; ++i) {
-    if (header->buffer[i].state.load() == rank::kBufferSealed) newest = std::max(newest, header->buffer[i].step);
+    if (header->buffer[i].state.load() == rank::kBufferSealed)
+      newest = std::max(newest, header->buffer[i].step);
   }
   return newest;
 }
@@ -82,12 +84,15 @@ std::vector<uint64_t> Reference(uint32_t rank, uint32_t world, uint64_t steps) {
 std::vector<uint64_t> InArena(const Mapped& arena, uint64_t step) {
   const auto* header = static_cast<const rank::ArenaHeader*>(arena.base());
   for (uint32_t i = 0; i < header->buffers; ++i) {
-    if (header->buffer[i].state.load() != rank::kBufferSealed || header->buffer[i].step != step) continue;
-    const char* buffer = static_cast<const char*>(arena.base()) + header->buffer_offset + i * header->buffer_stride;
+    if (header->buffer[i].state.load() != rank::kBufferSealed || header->buffer[i].step != step)
+      continue;
+    const char* buffer =
+        static_cast<const char*>(arena.base()) + header->buffer_offset + i * header->buffer_stride;
     const auto* table = reinterpret_cast<const rank::TensorEntry*>(buffer);
     for (uint32_t t = 0; t < header->buffer[i].tensors; ++t) {
       if (strcmp(table[t].name, "model.words") != 0) continue;
-      const auto* data = reinterpret_cast<const uint64_t*>(buffer + header->table_bytes + table[t].data_offset);
+      const auto* data =
+          reinterpret_cast<const uint64_t*>(buffer + header->table_bytes + table[t].data_offset);
       return std::vector<uint64_t>(data, data + table[t].data_bytes / 8);
     }
   }
@@ -115,7 +120,8 @@ TEST_F(MemoryTest, RanksMeetTrainAndSealThroughTheKeeper) {
     EXPECT_EQ(InArena(arena, 6), Reference(static_cast<uint32_t>(r), 2, 6));
     struct stat info;
     ASSERT_EQ(fstat(notes[r]->fds[0].get(), &info), 0);
-    EXPECT_EQ(static_cast<uint64_t>(info.st_blocks) * 512, arena.bytes()) << "pages were not allocated beforehand";
+    EXPECT_EQ(static_cast<uint64_t>(info.st_blocks) * 512, arena.bytes())
+        << "pages were not allocated beforehand";
   }
   EXPECT_GT(store->requests(), 0u);
 }
@@ -134,7 +140,8 @@ TEST_F(MemoryTest, AKilledRankLeavesItsSnapshotForTheNextAttempt) {
   ASSERT_GE(step, 5u);
 
   const std::string last = std::to_string(step + 3);
-  SendStart(agent.get(), TestRanks(2, 1, {"--steps", last}, "snapshot:" + std::to_string(step) + ".1"));
+  SendStart(agent.get(),
+            TestRanks(2, 1, {"--steps", last}, "snapshot:" + std::to_string(step) + ".1"));
   const auto started = agent->Expect(rank::kStarted);
   ASSERT_NE(started, nullptr);
   ASSERT_EQ(started->fds.size(), 2u) << "the arena of the attempt before belongs to the rank still";
@@ -145,7 +152,8 @@ TEST_F(MemoryTest, AKilledRankLeavesItsSnapshotForTheNextAttempt) {
   const auto exited = agent->ExpectOfRank(rank::kExited, 0);
   ASSERT_NE(exited, nullptr);
   EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, 0)) << Log(0, 2);
-  EXPECT_NE(Log(0, 2).find("starts after step " + std::to_string(step) + " "), std::string::npos) << Log(0, 2);
+  EXPECT_NE(Log(0, 2).find("starts after step " + std::to_string(step) + " "), std::string::npos)
+      << Log(0, 2);
   // Bit for bit what an undisturbed run would hold.
   EXPECT_EQ(InArena(arena, step + 3), Reference(0, 1, step + 3));
 }
@@ -214,7 +222,8 @@ TEST_F(MemoryTest, AnArenaThatCannotBeIsRefusedAndTheRankMayGoOn) {
 TEST_F(MemoryTest, AnAgentThatComesBackFindsEverythingAndRanksNeverNotice) {
   TinyStore* store = nullptr;
   auto agent = AttachWithStore(&store);
-  const std::vector<pid_t> pids = StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "120", "--step-ms", "2"}));
+  const std::vector<pid_t> pids =
+      StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "120", "--step-ms", "2"}));
   ASSERT_TRUE(WaitSealed(agent.get(), 0, 10));
   ASSERT_TRUE(WaitSealed(agent.get(), 1, 10));
   uint64_t last_seen = 10;
@@ -231,7 +240,8 @@ TEST_F(MemoryTest, AnAgentThatComesBackFindsEverythingAndRanksNeverNotice) {
       ASSERT_EQ(state->fds.size(), 2u);
       const Mapped recorder(state->fds[0].get());
       const char* reason = "";
-      ASSERT_TRUE(rank::RecorderReader::Validate(recorder.base(), recorder.bytes(), &reason)) << reason;
+      ASSERT_TRUE(rank::RecorderReader::Validate(recorder.base(), recorder.bytes(), &reason))
+          << reason;
       rank::RecorderReader reader(recorder.base(), recorder.bytes());
       rank::Progress progress;
       ASSERT_TRUE(Eventually([&] { return reader.ReadProgress(&progress); }));
@@ -256,8 +266,8 @@ TEST_F(MemoryTest, RequestsOutstandingAtTheAgentsDeathAreSentAgainOnce) {
   agent->on_packet = nullptr;
   StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "3"}));
   const auto first = agent->Expect(rank::kForward);
-  const auto second =
-      agent->Expect(rank::kForward, [&](const Packet& p) { return p.message.peer != first->message.peer; });
+  const auto second = agent->Expect(
+      rank::kForward, [&](const Packet& p) { return p.message.peer != first->message.peer; });
   ASSERT_NE(second, nullptr);
   agent->Close();
   agent = AttachWithStore(&store);
@@ -271,7 +281,8 @@ TEST_F(MemoryTest, RequestsOutstandingAtTheAgentsDeathAreSentAgainOnce) {
 TEST_F(MemoryTest, RanksStartedWithoutAnAgentWaitForIt) {
   TinyStore* store = nullptr;
   auto agent = AttachWithStore(&store);
-  const pid_t pid = StartRanks(agent.get(), TestRanks(1, 1, {"--steps", "30", "--step-ms", "1"}))[0];
+  const pid_t pid =
+      StartRanks(agent.get(), TestRanks(1, 1, {"--steps", "30", "--step-ms", "1"}))[0];
   agent->Close();
   // It runs into its first meeting, where the store is needed.
   std::vector<std::unique_ptr<Packet>> states;
@@ -317,7 +328,8 @@ TEST_F(MemoryTest, AnAgentThatDoesNotReadIsCutAndRanksGoOn) {
 TEST_F(MemoryTest, NonsenseFromARankHarmsNobody) {
   TinyStore* store = nullptr;
   auto agent = AttachWithStore(&store);
-  StartRanks(agent.get(), TestRanks(1, 2, {"--steps", "8", "--nonsense-at", "3", "--fault-rank", "1"}));
+  StartRanks(agent.get(),
+             TestRanks(1, 2, {"--steps", "8", "--nonsense-at", "3", "--fault-rank", "1"}));
   for (uint64_t r = 0; r < 2; ++r) {
     const auto exited = agent->ExpectOfRank(rank::kExited, r);
     ASSERT_NE(exited, nullptr);
@@ -342,7 +354,8 @@ TEST_F(MemoryTest, StrangersAreNotWelcome) {
   ASSERT_NE(refused, nullptr);
   EXPECT_EQ(refused->message.args[0], static_cast<uint64_t>(EPERM));
   EXPECT_TRUE(stranger.WaitForEnd());
-  for (const std::string& bytes : {std::string("x"), std::string(64, '\xff'), std::string(200, '\0')}) {
+  for (const std::string& bytes :
+       {std::string("x"), std::string(64, '\xff'), std::string(200, '\0')}) {
     AgentSide noise(socket_);
     noise.SendRaw(bytes);
     EXPECT_TRUE(noise.WaitForEnd());
@@ -388,10 +401,12 @@ TEST_F(MemoryTest, TheKeeperLeaksNoDescriptor) {
   for (uint64_t attempt = 1; attempt <= 6; ++attempt) {
     StartRanks(agent.get(), TestRanks(attempt, 2, {"--steps", "2"}));
     for (uint64_t r = 0; r < 2; ++r) ASSERT_NE(agent->ExpectOfRank(rank::kExited, r), nullptr);
-    // Both pipes and connections of the attempt close on their own; recorder and arena of each rank stay.
+    // Both pipes and connections of the attempt close on their own; recorder and arena of each rank
+    // stay.
     if (attempt == 1) {
       size_t previous = 0;
-      ASSERT_TRUE(Eventually([&] { return std::exchange(previous, open()) == open() && store->requests() > 0; }));
+      ASSERT_TRUE(Eventually(
+          [&] { return std::exchange(previous, open()) == open() && store->requests() > 0; }));
       after_first = open();
     } else {
       EXPECT_TRUE(Eventually([&] { return open() <= after_first; }))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real keeper with shell scripts for ranks: starts, ends, signals, descendants, output, the fence.
+// The real keeper with shell scripts for ranks: starts, ends, signals, descendants, output, the
+// fence.
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -23,21 +24,25 @@ using rank::Message;
 
 TEST_F(KeeperTest, ExitCodesAndSignalsAreReportedAndKept) {
   auto agent = Attach();
-  rank::StartSpec spec = Spec(1, 3, {"/bin/sh", "-c", "case $RANK in 0) exit 0;; 1) exit 7;; 2) kill -SEGV $$;; esac"});
+  rank::StartSpec spec = Spec(
+      1, 3, {"/bin/sh", "-c", "case $RANK in 0) exit 0;; 1) exit 7;; 2) kill -SEGV $$;; esac"});
   const std::vector<pid_t> pids = StartRanks(agent.get(), spec);
-  const uint64_t expected[] = {Status(CLD_EXITED, 0), Status(CLD_EXITED, 7), Status(CLD_KILLED, SIGSEGV)};
+  const uint64_t expected[] = {Status(CLD_EXITED, 0), Status(CLD_EXITED, 7),
+                               Status(CLD_KILLED, SIGSEGV)};
   for (uint64_t r = 0; r < 3; ++r) {
     const auto exited = agent->ExpectOfRank(rank::kExited, r);
     ASSERT_NE(exited, nullptr);
     const bool dumped = exited->message.args[2] == Status(CLD_DUMPED, SIGSEGV) && r == 2;
-    EXPECT_TRUE(exited->message.args[2] == expected[r] || dumped) << r << ": " << exited->message.args[2];
+    EXPECT_TRUE(exited->message.args[2] == expected[r] || dumped)
+        << r << ": " << exited->message.args[2];
     EXPECT_EQ(static_cast<pid_t>(exited->message.args[1]), pids[r]);
     EXPECT_GT(exited->message.args[3], 0u);
     EXPECT_EQ(exited->message.args[4], 1u);
   }
   std::istringstream lines(ReadFile(keeper_dir_ + "/exits"));
   int count = 0;
-  for (uint64_t attempt, r, pid, status, ns; lines >> attempt >> r >> pid >> status >> ns; ++count) {
+  for (uint64_t attempt, r, pid, status, ns; lines >> attempt >> r >> pid >> status >> ns;
+       ++count) {
     EXPECT_EQ(attempt, 1u);
     EXPECT_EQ(static_cast<pid_t>(pid), pids[r]);
     if (r < 2) {
@@ -49,8 +54,9 @@ TEST_F(KeeperTest, ExitCodesAndSignalsAreReportedAndKept) {
 
 TEST_F(KeeperTest, ARankIsALeaderWithItsOwnEnvironmentAndDirectory) {
   auto agent = Attach();
-  rank::StartSpec spec =
-      Shell(1, "echo $A-$B-$RANK; pwd; echo $HOLDFAST_SOCKET; echo to stderr >&2; ps -o sid= -p $$; echo $$; cat");
+  rank::StartSpec spec = Shell(1,
+                               "echo $A-$B-$RANK; pwd; echo $HOLDFAST_SOCKET; echo to stderr >&2; "
+                               "ps -o sid= -p $$; echo $$; cat");
   spec.env.push_back("A=common");
   spec.env.push_back("B=common");
   spec.ranks[0].env.push_back("B=own");
@@ -74,9 +80,11 @@ TEST_F(KeeperTest, ARankIsALeaderWithItsOwnEnvironmentAndDirectory) {
 
 TEST_F(KeeperTest, ARankInheritsNoDescriptorMaskOrIgnoredSignal) {
   auto agent = Attach();
-  rank::StartSpec spec = Spec(1, 2, {Binary("holdfast-test-rank"), "--steps", "0", "--descriptors", dir_.Sub("fds")});
+  rank::StartSpec spec =
+      Spec(1, 2, {Binary("holdfast-test-rank"), "--steps", "0", "--descriptors", dir_.Sub("fds")});
   // grep itself, since a shell blocks signals now and then.
-  spec.ranks[1].args = {"grep", "-h", "-E", "^Sig(Blk|Ign)|open files", "/proc/self/status", "/proc/self/limits"};
+  spec.ranks[1].args = {
+      "grep", "-h", "-E", "^Sig(Blk|Ign)|open files", "/proc/self/status", "/proc/self/limits"};
   StartRanks(agent.get(), spec);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 1), nullptr);
@@ -120,7 +128,8 @@ TEST_F(KeeperTest, StopAndContinueAreSeen) {
 
 TEST_F(KeeperTest, SignalsReachWholeGroupsOfOneRankOrAll) {
   auto agent = Attach();
-  const std::string script = "trap 'echo got; exit 5' TERM; sleep 1000 & echo $! > $DIR/child.$RANK; wait; exit 9";
+  const std::string script =
+      "trap 'echo got; exit 5' TERM; sleep 1000 & echo $! > $DIR/child.$RANK; wait; exit 9";
   StartRanks(agent.get(), Spec(1, 2, {"/bin/sh", "-c", script}));
   const pid_t child0 = PidFrom("child.0"), child1 = PidFrom("child.1");
   Signal(agent.get(), SIGTERM, 1, 1);
@@ -167,8 +176,8 @@ TEST_F(KeeperTest, RanksDieWithTheKeeper) {
 
 TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
   auto agent = Attach();
-  // A child in its own session; one that was orphaned by a double fork; one that is orphaned, in its own session,
-  // ignores TERM and hides its environment.
+  // A child in its own session; one that was orphaned by a double fork; one that is orphaned, in
+  // its own session, ignores TERM and hides its environment.
   const std::string script =
       "deaf='trap \"\" TERM HUP INT; echo $$ > $0; sleep 1000; sleep 1000'\n"
       "setsid sh -c \"$deaf\" $DIR/session &\n"
@@ -177,7 +186,8 @@ TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
       "(setsid sh -c \"$deaf\" $DIR/daemon & )\n"
       "sleep 1000; sleep 1000";
   rank::StartSpec spec = Spec(1, 2, {"/bin/sh", "-c", script});
-  spec.ranks[1].args = {"/bin/sh", "-c", "(setsid sh -c 'echo $$ > $DIR/other; sleep 1000' & ); sleep 1000"};
+  spec.ranks[1].args = {"/bin/sh", "-c",
+                        "(setsid sh -c 'echo $$ > $DIR/other; sleep 1000' & ); sleep 1000"};
   StartRanks(agent.get(), spec);
   const pid_t session = PidFrom("session"), orphan = PidFrom("orphan"), hidden = PidFrom("hidden"),
               daemon = PidFrom("daemon"), other = PidFrom("other");
@@ -197,9 +207,9 @@ TEST_F(KeeperTest, DescendantsDoNotOutliveTheirRank) {
 
 TEST_F(KeeperTest, DescendantsEndWithARankThatExitsByItself) {
   auto agent = Attach();
-  StartRanks(
-      agent.get(),
-      Shell(1, "(setsid sh -c 'echo $$ > $DIR/left; sleep 1000' & ); while [ ! -s $DIR/left ]; do :; done; exit 0"));
+  StartRanks(agent.get(), Shell(1,
+                                "(setsid sh -c 'echo $$ > $DIR/left; sleep 1000' & ); while [ ! -s "
+                                "$DIR/left ]; do :; done; exit 0"));
   const auto exited = agent->ExpectOfRank(rank::kExited, 0);
   ASSERT_NE(exited, nullptr);
   EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, 0));
@@ -227,7 +237,8 @@ TEST_F(KeeperTest, WhatCannotStartIsReportedByStage) {
     ASSERT_NE(exited, nullptr);
     EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, 127));
   }
-  ASSERT_NE(agent->Expect(rank::kStarted, [](const Packet& p) { return p.message.args[1] == 3; }), nullptr);
+  ASSERT_NE(agent->Expect(rank::kStarted, [](const Packet& p) { return p.message.args[1] == 3; }),
+            nullptr);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 3), nullptr);
 
   spec = Shell(2, "exit 0");
@@ -287,7 +298,8 @@ TEST_F(KeeperTest, OlderRecordersLearnOfTheNewAttempt) {
   Mapped recorder(started->fds[0].get());
   const char* reason = "";
   ASSERT_TRUE(rank::RecorderReader::Validate(recorder.base(), recorder.bytes(), &reason)) << reason;
-  EXPECT_EQ(fcntl(started->fds[0].get(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW), F_SEAL_SHRINK | F_SEAL_GROW);
+  EXPECT_EQ(fcntl(started->fds[0].get(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW),
+            F_SEAL_SHRINK | F_SEAL_GROW);
   const rank::RecorderWriter seen(recorder.base());
   EXPECT_TRUE(seen.AttemptIsCurrent());
   EXPECT_TRUE(seen.AgentPresent());
@@ -331,9 +343,9 @@ TEST_F(KeeperTest, TheFenceKillsAllRanksAtItsDeadline) {
 TEST_F(KeeperTest, ALotOfOutputIsBoundedAndItsBothEndsAreKept) {
   auto agent = Attach();
   // 12 MB into a limit of 4 MiB.
-  rank::StartSpec spec = Shell(
-      1,
-      "echo the first line; seq -f '%.0f: a line of output that is long enough to matter' 200000; echo the last line");
+  rank::StartSpec spec = Shell(1,
+                               "echo the first line; seq -f '%.0f: a line of output that is long "
+                               "enough to matter' 200000; echo the last line");
   spec.log_limit_bytes = 4 << 20;
   StartRanks(agent.get(), spec);
   ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
@@ -341,7 +353,8 @@ TEST_F(KeeperTest, ALotOfOutputIsBoundedAndItsBothEndsAreKept) {
                     older = ReadFile(LogPath(0, 1) + ".tail.old");
   EXPECT_EQ(head.substr(0, 15), "the first line\n");
   EXPECT_GE(head.size(), 64u << 10);
-  EXPECT_TRUE(Eventually([&] { return ReadFile(LogPath(0, 1) + ".tail").ends_with("\nthe last line\n"); }));
+  EXPECT_TRUE(
+      Eventually([&] { return ReadFile(LogPath(0, 1) + ".tail").ends_with("\nthe last line\n"); }));
   EXPECT_GE(tail.size() + older.size(), 1u << 20);
   EXPECT_LE(head.size() + tail.size() + older.size(), (4u << 20) + 4096);
 }
@@ -410,7 +423,8 @@ TEST_F(KeeperTest, QuitOnlyWhenNoRankLives) {
 }
 
 TEST_F(KeeperTest, ASecondKeeperOfTheDirectoryIsRefused) {
-  const std::string command = Binary("holdfast-keeper") + " --job 42 --dir " + keeper_dir_ + " 2>" + dir_.Sub("second");
+  const std::string command =
+      Binary("holdfast-keeper") + " --job 42 --dir " + keeper_dir_ + " 2>" + dir_.Sub("second");
   const int status = system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
   EXPECT_NE(ReadFile(dir_.Sub("second")).find("another keeper"), std::string::npos);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast-test-rank: a training job without training. Restore or start; each step: work, update, agree with all ranks,
-// snapshot. It proves supervision and recovery without LibTorch. Exit status: 0 done or told to stop, 2 usage, 3 an
-// error, 75 its attempt is over.
+// holdfast-test-rank: a training job without training. Restore or start; each step: work, update,
+// agree with all ranks, snapshot. It proves supervision and recovery without LibTorch. Exit status:
+// 0 done or told to stop, 2 usage, 3 an error, 75 its attempt is over.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -52,8 +52,8 @@ class Trainer {
 
   int Run() {
     session_->EnterPhase(rank::kPhaseInit, 0);
-    if (Error error =
-            session_->WantArena(ckpt::SnapshotBytes(tensors_), kBuffers, static_cast<uint32_t>(tensors_.size()))) {
+    if (Error error = session_->WantArena(ckpt::SnapshotBytes(tensors_), kBuffers,
+                                          static_cast<uint32_t>(tensors_.size()))) {
       return Fail(error);
     }
     session_->EnterPhase(rank::kPhaseRestore, 0);
@@ -61,7 +61,8 @@ class Trainer {
     saves_seen_ = session_->SaveRequests();
     bool stopped = false;
     if (state_.step() == options_.steps && session_->RestoreStep() != 0) {
-      // Nothing left to do, but the last step must reach the store: an earlier attempt's save of it failed.
+      // Nothing left to do, but the last step must reach the store: an earlier attempt's save of it
+      // failed.
       uint64_t stall_ns = 0;
       if (Error error = Snapshot(options_.steps, Wish{}, &stall_ns)) return Fail(error);
     }
@@ -71,13 +72,15 @@ class Trainer {
     }
     session_->EnterPhase(rank::kPhaseDone, state_.step());
     printf("rank %u attempt %llu: done at step %llu\n", session_->rank(),
-           static_cast<unsigned long long>(session_->attempt()), static_cast<unsigned long long>(state_.step()));
+           static_cast<unsigned long long>(session_->attempt()),
+           static_cast<unsigned long long>(state_.step()));
     return 0;
   }
 
  private:
   int Fail(const Error& error) {
-    fprintf(stderr, "rank %u: %s (errno %d)\n", session_->rank(), error.message.c_str(), error.code);
+    fprintf(stderr, "rank %u: %s (errno %d)\n", session_->rank(), error.message.c_str(),
+            error.code);
     session_->SetLastWords(error.message);
     return error.code == ESTALE ? kExitStale : kExitError;
   }
@@ -89,16 +92,18 @@ class Trainer {
       if (Error error = session_->Restore(tensors_, &samples)) return error;
     } else if (options_.restore.rfind(kFromStore, 0) == 0) {
       std::string reason;
-      if (!RestoreFromStore(options_.restore.substr(kFromStore.size()), tensors_, &wanted, &samples, &reason))
+      if (!RestoreFromStore(options_.restore.substr(kFromStore.size()), tensors_, &wanted, &samples,
+                            &reason))
         return {EIO, reason};
     }
     if (state_.step() != wanted || samples != wanted * session_->world_size()) {
       return {EBADMSG, "restored state is of step " + std::to_string(state_.step()) + " with " +
-                           std::to_string(samples) + " samples, expected step " + std::to_string(wanted)};
+                           std::to_string(samples) + " samples, expected step " +
+                           std::to_string(wanted)};
     }
     printf("rank %u attempt %llu: starts after step %llu from '%s'\n", session_->rank(),
-           static_cast<unsigned long long>(session_->attempt()), static_cast<unsigned long long>(wanted),
-           options_.restore.c_str());
+           static_cast<unsigned long long>(session_->attempt()),
+           static_cast<unsigned long long>(wanted), options_.restore.c_str());
     fflush(stdout);
     return {};
   }
@@ -135,7 +140,8 @@ class Trainer {
   Error Snapshot(uint64_t step, Wish all, uint64_t* stall_ns) {
     if (options_.snapshot_every == 0 || session_->Detached()) return {};
     const bool must = step == options_.steps || all.stop || all.save;
-    const bool persist = must || (options_.persist_every != 0 && step % options_.persist_every == 0);
+    const bool persist =
+        must || (options_.persist_every != 0 && step % options_.persist_every == 0);
     if (!persist && step % options_.snapshot_every != 0) return {};
     session_->EnterPhase(rank::kPhaseSnapshot, step);
     while (must && !all.snapshot_ready) {
@@ -177,7 +183,8 @@ class Trainer {
   bool first_ = true;
 };
 
-// Before anything else is opened: the numbers of the descriptors that came with the process, one a line.
+// Before anything else is opened: the numbers of the descriptors that came with the process, one a
+// line.
 void ListDescriptors(const std::string& path) {
   std::string text;
   DIR* dir = opendir("/proc/self/fd");

@@ -26,7 +26,8 @@ UniqueFd ConnectToKeeper() {
   address.sun_family = AF_UNIX;
   if (path == nullptr || strlen(path) >= sizeof(address.sun_path)) return UniqueFd();
   strcpy(address.sun_path, path);
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return UniqueFd();
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return UniqueFd();
   return fd;
 }
 
@@ -48,7 +49,8 @@ void SpoilRecorder(uint64_t attempt) {
     fprintf(stderr, "nonsense: no recorder\n");
     return;
   }
-  void* base = mmap(nullptr, rank::RecorderBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, received.fds[0], 0);
+  void* base =
+      mmap(nullptr, rank::RecorderBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, received.fds[0], 0);
   if (base != MAP_FAILED) {
     auto* header = static_cast<rank::RecorderHeader*>(base);
     header->step_ring_offset = ~0ull;
@@ -69,7 +71,8 @@ void SpoilRecorder(uint64_t attempt) {
 void WriteNonsense(uint64_t attempt) {
   char garbage[300];
   memset(garbage, 0xa5, sizeof(garbage));
-  for (const size_t bytes : {size_t{1}, size_t{63}, size_t{64}, sizeof(garbage)}) SendRaw(garbage, bytes);
+  for (const size_t bytes : {size_t{1}, size_t{63}, size_t{64}, sizeof(garbage)})
+    SendRaw(garbage, bytes);
   rank::Message early;
   early.type = rank::kSealed;
   SendRaw(&early, sizeof(early));
@@ -84,7 +87,8 @@ void Misbehave(const Faults& f, uint32_t rank, uint64_t attempt, uint64_t step) 
   if (rank != f.rank || (f.attempt != 0 && attempt != f.attempt)) return;
   if (step == f.nonsense_step) WriteNonsense(attempt);
   if (step == f.exit_step) {
-    fprintf(stderr, "exiting with %d at step %llu, as told\n", f.exit_code, static_cast<unsigned long long>(step));
+    fprintf(stderr, "exiting with %d at step %llu, as told\n", f.exit_code,
+            static_cast<unsigned long long>(step));
     _exit(f.exit_code);
   }
   if (step == f.signal_step) raise(f.signal);

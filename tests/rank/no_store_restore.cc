@@ -4,9 +4,10 @@
 
 namespace holdfast::test_rank {
 
-bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>&, uint64_t*, uint64_t*,
-                      std::string* reason) {
-  *reason = "checkpoint:" + where + ": this build has no checkpoint engine (HOLDFAST_CONTROL_PLANE=OFF)";
+bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>&, uint64_t*,
+                      uint64_t*, std::string* reason) {
+  *reason =
+      "checkpoint:" + where + ": this build has no checkpoint engine (HOLDFAST_CONTROL_PLANE=OFF)";
   return false;
 }
 

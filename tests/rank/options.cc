@@ -13,8 +13,10 @@ namespace holdfast::test_rank {
 namespace {
 
 constexpr char kUsage[] =
-    "usage: holdfast-test-rank [--steps N] [--bytes B] [--step-ms M] [--seed S] [--log-bytes B] [--descriptors FILE]\n"
-    "  [--exit-code-at STEP:CODE] [--signal-at STEP:SIGNO] [--nonsense-at STEP] [--hang-at STEP] [--spin-at STEP]\n"
+    "usage: holdfast-test-rank [--steps N] [--bytes B] [--step-ms M] [--seed S] [--log-bytes B] "
+    "[--descriptors FILE]\n"
+    "  [--exit-code-at STEP:CODE] [--signal-at STEP:SIGNO] [--nonsense-at STEP] [--hang-at STEP] "
+    "[--spin-at STEP]\n"
     "  [--fault-rank R (0)] [--fault-attempt A (1; 0: every one)]\n";
 
 bool Number(const char* text, uint64_t* out) {
@@ -27,8 +29,8 @@ bool Number(const char* text, uint64_t* out) {
 bool Pair(const char* text, uint64_t* step, int* number) {
   const char* colon = strchr(text, ':');
   uint64_t second = 0;
-  if (colon == nullptr || !Number(std::string(text, colon).c_str(), step) || !Number(colon + 1, &second) ||
-      second > 255)
+  if (colon == nullptr || !Number(std::string(text, colon).c_str(), step) ||
+      !Number(colon + 1, &second) || second > 255)
     return false;
   *number = static_cast<int>(second);
   return *step > 0;
@@ -43,7 +45,9 @@ uint64_t EnvNumber(const char* name, uint64_t fallback) {
 }  // namespace
 
 bool ParseOptions(int argc, char** argv, Options* o) {
-  const auto number = [](uint64_t* to) { return [to](const char* text) { return Number(text, to); }; };
+  const auto number = [](uint64_t* to) {
+    return [to](const char* text) { return Number(text, to); };
+  };
   uint64_t fault_rank = 0;
   const std::map<std::string, std::function<bool(const char*)>> known = {
       {"--steps", number(&o->steps)},
@@ -56,8 +60,10 @@ bool ParseOptions(int argc, char** argv, Options* o) {
       {"--spin-at", number(&o->faults.spin_step)},
       {"--fault-rank", number(&fault_rank)},
       {"--fault-attempt", number(&o->faults.attempt)},
-      {"--exit-code-at", [o](const char* text) { return Pair(text, &o->faults.exit_step, &o->faults.exit_code); }},
-      {"--signal-at", [o](const char* text) { return Pair(text, &o->faults.signal_step, &o->faults.signal); }},
+      {"--exit-code-at",
+       [o](const char* text) { return Pair(text, &o->faults.exit_step, &o->faults.exit_code); }},
+      {"--signal-at",
+       [o](const char* text) { return Pair(text, &o->faults.signal_step, &o->faults.signal); }},
       {"--descriptors", [o](const char* text) { return !(o->descriptors_file = text).empty(); }},
   };
   for (int i = 1; i < argc; i += 2) {

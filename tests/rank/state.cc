@@ -21,7 +21,8 @@ uint64_t Mix(uint64_t x) {
 
 State::State(uint64_t seed, uint32_t rank, uint32_t world_size, uint64_t bytes)
     : seed_(seed), rank_(rank), world_size_(world_size), words_(bytes / 8), counter_{seed, 0} {
-  for (size_t i = 0; i < words_.size(); ++i) words_[i] = Mix(seed_ * kIncrement + rank_ * words_.size() + i);
+  for (size_t i = 0; i < words_.size(); ++i)
+    words_[i] = Mix(seed_ * kIncrement + rank_ * words_.size() + i);
 }
 
 void State::Update(uint64_t step) {

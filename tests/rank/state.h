@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of holdfast-test-rank: this rank's part of one global tensor, and a replicated counter. Every update is a
-// function of (seed, rank, step) and of the state before it, so that a lost, doubled or torn update shows in the digest
-// for ever.
+// The state of holdfast-test-rank: this rank's part of one global tensor, and a replicated counter.
+// Every update is a function of (seed, rank, step) and of the state before it, so that a lost,
+// doubled or torn update shows in the digest for ever.
 #ifndef HOLDFAST_TESTS_RANK_STATE_H_
 #define HOLDFAST_TESTS_RANK_STATE_H_
 
@@ -30,9 +30,10 @@ class State {
   std::vector<uint64_t> counter_;  // seed, step
 };
 
-// Reads this rank's boxes from a checkpoint: `where` is "<store>:<job>@<step>.<attempt>". False with a reason.
-bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>& tensors, uint64_t* step,
-                      uint64_t* samples, std::string* reason);
+// Reads this rank's boxes from a checkpoint: `where` is "<store>:<job>@<step>.<attempt>". False
+// with a reason.
+bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>& tensors,
+                      uint64_t* step, uint64_t* samples, std::string* reason);
 
 }  // namespace holdfast::test_rank
 

@@ -11,15 +11,16 @@
 namespace holdfast::test_rank {
 namespace {
 
-absl::Status Read(const std::string& root, const CheckpointId& id, const std::vector<ckpt::TensorView>& tensors,
-                  uint64_t* samples) {
+absl::Status Read(const std::string& root, const CheckpointId& id,
+                  const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) {
   auto store = ckpt::Store::Open(PosixFileSystem(), root, {.use_uring = false, .create = false});
   if (!store.ok()) return store.status();
   auto record = (*store)->ReadCommit(id);
   if (!record.ok()) return record.status();
   *samples = record->samples;
   for (const ckpt::TensorView& t : tensors) {
-    const absl::Status read = (*store)->ReadBox(*record, t.name, {t.box_offset, t.box_size}, t.data);
+    const absl::Status read =
+        (*store)->ReadBox(*record, t.name, {t.box_offset, t.box_size}, t.data);
     if (!read.ok()) return read;
   }
   return absl::OkStatus();
@@ -27,14 +28,14 @@ absl::Status Read(const std::string& root, const CheckpointId& id, const std::ve
 
 }  // namespace
 
-bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>& tensors, uint64_t* step,
-                      uint64_t* samples, std::string* reason) {
+bool RestoreFromStore(const std::string& where, const std::vector<ckpt::TensorView>& tensors,
+                      uint64_t* step, uint64_t* samples, std::string* reason) {
   const size_t colon = where.rfind(':');
   CheckpointId id;
   int used = 0;
   if (colon == std::string::npos ||
-      sscanf(where.c_str() + colon + 1, "j-%" SCNu64 "@%" SCNu64 ".%" SCNu64 "%n", &id.job.value, &id.step, &id.attempt,
-             &used) != 3 ||
+      sscanf(where.c_str() + colon + 1, "j-%" SCNu64 "@%" SCNu64 ".%" SCNu64 "%n", &id.job.value,
+             &id.step, &id.attempt, &used) != 3 ||
       where[colon + 1 + static_cast<size_t>(used)] != '\0') {
     *reason = "checkpoint:" + where + ": expected <store>:j-<job>@<step>.<attempt>";
     return false;

@@ -24,10 +24,10 @@ inline constexpr uint64_t kTrainBytesDefault = 8ull
 struct BuildOptions {
   std::vector<std::string> inputs;
   std::string prefix;
-  int64_t vocab = 0;         // entries of the tokenizer to train; 256 for bytes
+  int64_t vocab = 0;           // entries of the tokenizer to train; 256 for bytes
   std::string tokenizer = {};  // an existing .model; empty: train one
-  bool byte_level = false;   // token = byte; no tokenizer
-  bool whole_files = false;  // a document is a file instead of a paragraph
+  bool byte_level = false;     // token = byte; no tokenizer
+  bool whole_files = false;    // a document is a file instead of a paragraph
   uint64_t train_bytes = kTrainBytesDefault;
 };
 

@@ -40,10 +40,13 @@ class ArenaLink final : public RankLink {
   rank::StopReason ShouldStop() const override {
     return stop_at_step != 0 && step_ >= stop_at_step ? rank::kStopDrain : rank::kStopNone;
   }
-  uint64_t SaveRequests() const override { return save_at_step != 0 && step_ >= save_at_step ? 1 : 0; }
+  uint64_t SaveRequests() const override {
+    return save_at_step != 0 && step_ >= save_at_step ? 1 : 0;
+  }
   void EnterPhase(rank::Phase, uint64_t step, uint32_t) override { step_ = step; }
   void FinishStep(const rank::StepRecord& record) override {
-    if (!records.empty() && records.back().step == record.step) records.pop_back();  // written again
+    if (!records.empty() && records.back().step == record.step)
+      records.pop_back();  // written again
     records.push_back(record);
     step_ = record.step + 1;  // the step whose start is checked next
   }
@@ -51,8 +54,8 @@ class ArenaLink final : public RankLink {
   bool HasArena() const override { return memory_ != nullptr; }
   absl::Status WantArena(uint64_t data_bytes, uint32_t tensors) override;
   bool SnapshotReady() const override;
-  absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step, uint64_t samples, bool persist,
-                            uint64_t* stall_ns) override;
+  absl::Status TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64_t step,
+                            uint64_t samples, bool persist, uint64_t* stall_ns) override;
   void CountSkippedSnapshot() override { ++skipped; }
   uint64_t RestoreStep() const override;
   absl::Status Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) override;
