@@ -7,7 +7,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Presets whose build has no LibTorch (CMakePresets.json).
+# Those of CMakePresets.json.
 PRESETS = ("release", "debug", "asan", "tsan", "clang")
 
 

@@ -5,6 +5,8 @@
 Every check is first shown to fail on a small tree that breaks its rule.
 """
 import os
+import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -134,6 +136,14 @@ class Tidy(CheckCase):
             with self.subTest(part=part):
                 self.expect(checks.check_text, files, part)
         self.expect(checks.check_text, {"base/a.cc": LICENCE + "int a;\n"})
+
+    @unittest.skipUnless(shutil.which("clang-format"), "clang-format is not installed")
+    def test_the_c_plus_plus_is_as_clang_format_writes_it(self):
+        files = [path for path in checks.walk(SOURCE) if path.endswith(checks.CPP)]
+        self.assertGreater(len(files), 100)
+        done = subprocess.run(["clang-format", "--dry-run", "-Werror", *files], cwd=SOURCE, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[:4000])
 
     def test_clock_rules_are_found(self):
         for line, part in (("std::this_thread::sleep_for(x);", "waits by the clock"),
