@@ -188,6 +188,15 @@ grpc::Status AgentService::ReadLog(grpc::ServerContext* context, const v1::ReadL
   return status;
 }
 
+// Where a reader that has nothing yet begins: both limits hold.
+static uint64_t FirstOffset(const std::string& base, const v1::ReadLogRequest& request) {
+  const uint64_t tail =
+      request.tail_lines() >= 0 ? TailOffset(base, request.tail_lines()).value_or(0) : 0;
+  const uint64_t since =
+      request.since_wall_ns() > 0 ? LogOffsetAt(base, request.since_wall_ns()) : 0;
+  return std::max(tail, since);
+}
+
 grpc::Status AgentService::StreamLog(grpc::ServerContext* context,
                                      const v1::ReadLogRequest& request,
                                      grpc::ServerWriter<v1::AgentLogChunk>* writer) {
@@ -195,8 +204,7 @@ grpc::Status AgentService::StreamLog(grpc::ServerContext* context,
   if (!AskLog(request, &state))
     return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
   uint64_t offset = request.offset();
-  if (offset == 0 && request.tail_lines() >= 0)
-    offset = TailOffset(state.base, request.tail_lines()).value_or(0);
+  if (offset == 0) offset = FirstOffset(state.base, request);
   const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   const std::string directory = state.base.substr(0, state.base.rfind('/'));
   if (watch.valid())

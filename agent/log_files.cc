@@ -20,6 +20,7 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint64_t kTailLookBackBytes = 4 << 20;
+constexpr size_t kTimeMarksMax = 4096;
 constexpr char kMarker[] = "[holdfast: output goes on here at byte %" SCNu64 "]";
 
 struct Segment {
@@ -98,6 +99,32 @@ std::string ReadRange(const std::vector<Segment>& segments, uint64_t from, uint6
   return text;
 }
 
+// A line of <base>.times, in the machine's byte order: it is read where it was written.
+struct TimeMark {
+  int64_t wall_ns = 0;
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(TimeMark) == 16);
+
+std::string TimesPath(const std::string& base) { return absl::StrCat(base, ".times"); }
+
+// A mark cut short by a crash or a full disk is left out.
+std::vector<TimeMark> ReadMarks(int fd) {
+  std::vector<TimeMark> marks(2 * kTimeMarksMax);
+  const ssize_t n = ::pread(fd, marks.data(), marks.size() * sizeof(TimeMark), 0);
+  marks.resize(n > 0 ? static_cast<size_t>(n) / sizeof(TimeMark) : 0);
+  return marks;
+}
+
+// A full disk costs times, nothing else.
+void WriteMarks(int fd, const std::vector<TimeMark>& marks, size_t from) {
+  const size_t bytes = (marks.size() - from) * sizeof(TimeMark);
+  const auto at = static_cast<off_t>(from * sizeof(TimeMark));
+  const ssize_t wrote = ::pwrite(fd, marks.data() + from, bytes, at);
+  const off_t end = at + (wrote > 0 ? wrote : 0);
+  if (::ftruncate(fd, end - end % static_cast<off_t>(sizeof(TimeMark))) != 0) return;
+}
+
 }  // namespace
 
 std::string LogBase(const std::string& log_dir, uint32_t rank, uint64_t attempt) {
@@ -128,6 +155,36 @@ absl::StatusOr<uint64_t> TailOffset(const std::string& base, int64_t lines) {
     at = newline;
   }
   return lines == 0 ? end : end - text.size() + at + 1;
+}
+
+void MarkLogTime(const std::string& base, int64_t now_wall_ns) {
+  const std::vector<Segment> segments = OpenAll(base);
+  const uint64_t end = EndOf(segments);
+  if (end == 0) return;
+  const UniqueFd fd(
+      ::open(TimesPath(base).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
+  if (!fd.valid()) return;
+  std::vector<TimeMark> marks = ReadMarks(fd.get());
+  if (!marks.empty() && marks.back().bytes >= end) return;
+  size_t from = marks.size();
+  if (marks.size() >= kTimeMarksMax) {
+    for (size_t i = 0; 2 * i + 1 < marks.size(); ++i) marks[i] = marks[2 * i + 1];
+    marks.resize(marks.size() / 2);
+    from = 0;
+  }
+  marks.push_back({now_wall_ns, end});
+  WriteMarks(fd.get(), marks, from);
+}
+
+uint64_t LogOffsetAt(const std::string& base, int64_t wall_ns) {
+  const UniqueFd fd(::open(TimesPath(base).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) return 0;
+  uint64_t bytes = 0;
+  for (const TimeMark& mark : ReadMarks(fd.get())) {
+    if (mark.wall_ns > wall_ns) break;  // also after a wall clock that was set back
+    bytes = mark.bytes;
+  }
+  return bytes;
 }
 
 std::string LogTail(const std::string& base, size_t bytes_max) {

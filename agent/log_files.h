@@ -25,6 +25,13 @@ absl::StatusOr<LogPiece> ReadLogAt(const std::string& base, uint64_t offset, siz
 // Where the last `lines` lines begin (looking back at most 4 MiB); lines < 0: 0.
 absl::StatusOr<uint64_t> TailOffset(const std::string& base, int64_t lines);
 
+// Remembers in <base>.times how long the log was at `now_wall_ns`, if it grew since the last mark.
+// The file stays below 64 KiB: of a long life every second mark is let go, again and again.
+void MarkLogTime(const std::string& base, int64_t now_wall_ns);
+
+// How long the log was at `wall_ns`, by the newest mark before it; 0 when there is none.
+uint64_t LogOffsetAt(const std::string& base, int64_t wall_ns);
+
 // The last bytes as text, whole lines where possible; empty when there is nothing.
 std::string LogTail(const std::string& base, size_t bytes_max);
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "cli/testing/fake_scheduler.h"
 #include "cli/testing/testing_process.h"
 
@@ -459,6 +460,23 @@ TEST_F(CliTest, ABrokenLogStreamIsResumedWithoutGapOrRepetition) {
   EXPECT_EQ(asked[0].tail_lines(), 2);
   ASSERT_EQ(asked[1].resume_size(), 1);
   EXPECT_EQ(asked[1].resume(0).offset(), 108u);
+}
+
+TEST_F(CliTest, LogsSinceAMomentOrALongTimeAgo) {
+  PutJob("j-7", v1::JOB_STATE_DONE);
+  scheduler_.Change([](FakeScheduler::Answers* a) {
+    a->log_streams = {{End("job DONE")}, {End("job DONE")}};
+  });
+  EXPECT_EQ(Holdfast({"logs", "j-7", "--since", "2001-09-09T01:46:40Z"}).code, 0);
+  EXPECT_EQ(Holdfast({"logs", "j-7", "--since", "2h"}).code, 0);
+  const auto asked = scheduler_.asked().logs;
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].since_wall_ns(), 1'000'000'000 * kNsPerSec);
+  EXPECT_LE(asked[1].since_wall_ns(), SystemClock().WallNs() - 7200 * kNsPerSec);
+  EXPECT_GT(asked[1].since_wall_ns(), SystemClock().WallNs() - 7300 * kNsPerSec);
+  const Output wrong = Holdfast({"logs", "j-7", "--since", "yesterday"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(Has(wrong.err, "--since: 'yesterday' is neither")) << wrong.err;
 }
 
 TEST_F(CliTest, ABrokenLogStreamNeverEndsWithZero) {

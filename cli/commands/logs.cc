@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <google/protobuf/util/time_util.h>
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -9,6 +11,7 @@
 #include "cli/exit_code.h"
 #include "cli/log_writer.h"
 #include "cli/output.h"
+#include "proto/text.h"
 
 namespace holdfast::cli {
 namespace {
@@ -21,6 +24,8 @@ struct LogOptions {
   std::string node;
   uint64_t attempt = 0;
   int64_t tail = -1;
+  std::string since;
+  int64_t since_wall_ns = 0;  // of `since`
   bool follow = false;
 };
 
@@ -75,9 +80,12 @@ class LogReader {
                      " broke before its end: what is shown is not all; try again"));
   }
 
-  // From a tail whose offset the scheduler did not tell nothing can be resumed without a gap or a
+  // From a start whose offset the scheduler did not tell nothing can be resumed without a gap or a
   // repetition.
-  bool CanResume() const { return options_.tail < 0 || positions_.empty() || offsets_known_; }
+  bool CanResume() const {
+    const bool from_the_first_byte = options_.tail < 0 && options_.since_wall_ns == 0;
+    return from_the_first_byte || positions_.empty() || offsets_known_;
+  }
 
   absl::Status ReadOnce() {
     grpc::ClientContext context;
@@ -90,6 +98,7 @@ class LogReader {
     request.set_attempt(options_.attempt);
     request.set_follow(options_.follow);
     request.set_tail_lines(positions_.empty() ? options_.tail : -1);
+    request.set_since_wall_ns(options_.since_wall_ns);
     positions_.FillResume(&request);
     positions_.Opened();
     heard_ = false;
@@ -150,7 +159,24 @@ size_t RanksOf(const v1::JobStatus& job) {
          std::max(1u, job.spec().gpus_per_node());
 }
 
+// "5m" (that long before now) or "2026-11-30T18:00:00Z".
+absl::StatusOr<int64_t> SinceWallNs(const std::string& text, int64_t now_wall_ns) {
+  const absl::StatusOr<int64_t> ago_ms = proto::ParseDurationMs(text, 1000);
+  if (ago_ms.ok()) return std::max<int64_t>(1, now_wall_ns - *ago_ms * kNsPerMs);
+  google::protobuf::Timestamp moment;
+  if (google::protobuf::util::TimeUtil::FromString(text, &moment))
+    return std::max<int64_t>(1, google::protobuf::util::TimeUtil::TimestampToNanoseconds(moment));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--since: '", text,
+                   "' is neither a duration (90s, 5m, 2h) nor a moment (2026-11-30T18:00:00Z)"));
+}
+
 int Logs(const Invocation& invocation, LogOptions options) {
+  if (!options.since.empty()) {
+    const auto since = SinceWallNs(options.since, SystemClock().WallNs());
+    if (!since.ok()) return Fail(since.status());
+    options.since_wall_ns = *since;
+  }
   InterruptGuard guard;
   auto client = OpenClient(invocation);
   if (!client.ok()) return Fail(client.status());
@@ -177,6 +203,7 @@ void AddLogs(CLI::App* app, Invocation* invocation) {
   Verb verb = AddVerb(app, invocation, "logs", "What the ranks of a job wrote",
                       "  holdfast logs j-42\n"
                       "  holdfast logs -f j-42 --rank 3 --tail 100\n"
+                      "  holdfast logs j-42 --since 5m         or 2026-11-30T18:00:00Z\n"
                       "  holdfast logs j-42 --attempt 1        what an earlier attempt wrote\n");
   auto options = std::make_shared<LogOptions>();
   verb.Positional("job", &options->job, "j-42 or a name");
@@ -185,6 +212,8 @@ void AddLogs(CLI::App* app, Invocation* invocation) {
   verb.Option("--node", &options->node, "only the ranks of this node");
   verb.Option("--attempt", &options->attempt, "default: the newest");
   verb.NonNegativeOption("--tail", &options->tail, "only the last lines of each rank");
+  verb.Option("--since", &options->since,
+              "only what was written after this long ago (90s, 5m, 2h) or this moment (RFC 3339)");
   verb.Then([=] { invocation->run = [=] { return Logs(*invocation, *options); }; });
 }
 

@@ -149,6 +149,7 @@ class LogFan {
     read.set_rank(rank);
     read.set_follow(request_.follow());
     read.set_tail_lines(*offset > 0 ? -1 : tail);
+    read.set_since_wall_ns(request_.since_wall_ns());
     read.set_offset(*offset);
     const auto stream = channels_->Get(address)->ReadLog(&call, read);
     v1::AgentLogChunk piece;
@@ -260,9 +261,6 @@ absl::StatusOr<std::vector<uint32_t>> WantedRanks(const v1::ReadLogsRequest& req
       if (wanted) ranks.push_back(rank.rank());
     }
   }
-  if (request.since_wall_ns() != 0)
-    return absl::InvalidArgumentError(
-        "since_wall_ns: lines of a log carry no time; use tail_lines");
   if (request.attempt() > view.attempt) {
     return absl::NotFoundError(
         absl::StrCat("attempt: ", request.attempt(), " has not run; the newest is ", view.attempt));

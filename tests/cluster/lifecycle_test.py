@@ -43,7 +43,12 @@ class Done(ClusterCase):
         self.assertIn("named", self.cluster.cli("ps", "--all").out)
         self.assertEqual(self.cluster.cli("describe", "named").code, 0)
         self.cluster.cli("describe", "j-999", expect=3)
-        self.cluster.cli("logs", f"j-{job}", "--rank", "0")
+        of_rank_0 = ("logs", f"j-{job}", "--rank", "0")
+        everything = self.cluster.cli(*of_rank_0).out
+        self.assertIn("starts after step 0", everything)
+        self.assertEqual(self.cluster.cli(*of_rank_0, "--since", "1h").out, everything)
+        # The agent marks the time of the last bytes within a beat.
+        processes.wait_until(lambda: self.cluster.cli(*of_rank_0, "--since", "0s").out == "", 10, "nothing since now")
 
 
 class Cancel(ClusterCase):
