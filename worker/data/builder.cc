@@ -164,10 +164,7 @@ absl::StatusOr<BuildResult> BuildData(FileSystem* fs, const BuildOptions& option
                                                                 TokenTypeFor(tokenizer->vocab())));
   for (const std::string& document : corpus.documents)
     HF_RETURN_IF_ERROR(writer->AddDocument(tokenizer->Encode(document)));
-  // The tokenizer first: token files without theirs are of no use.
-  if (!options.byte_level)
-    HF_RETURN_IF_ERROR(fs->WriteFileDurably(options.prefix + ".model", model));
-  HF_RETURN_IF_ERROR(writer->Finish());
+  HF_RETURN_IF_ERROR(writer->Finish(model));
   return BuildResult{writer->documents(), writer->tokens(), corpus.bytes, tokenizer->vocab()};
 }
 

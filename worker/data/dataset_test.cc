@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/fault_file_system.h"
 #include "base/testing/temp_dir.h"
 #include "worker/data/builder.h"
 #include "worker/data/indexed_dataset.h"
@@ -130,6 +131,44 @@ TEST(IndexedDataset, AnUnfinishedBuildLeavesNothing) {
     EXPECT_FALSE((*writer)->AddDocument({}).ok());
   }
   EXPECT_TRUE(PosixFileSystem()->List(dir.path())->empty());
+}
+
+// Whatever the moment of a power cut: the old set, the new set, or no .idx; never parts of both.
+TEST(IndexedDataset, AReplacementThatDiesMixesNothing) {
+  using testing::Fault;
+  const auto write = [](FileSystem* fs, int32_t token, const std::string& model) {
+    auto writer = IndexedDatasetWriter::Create(fs, "/d", TokenType::kU8);
+    return writer.ok() && (*writer)->AddDocument({token, token, token}).ok() &&
+           (*writer)->Finish(model).ok();
+  };
+  bool finished = false;
+  std::set<std::string> seen;
+  for (uint64_t at = 1; !finished; ++at) {
+    ASSERT_LT(at, 100u);
+    for (const testing::Loss loss :
+         {testing::Loss::kAll, testing::Loss::kKeepNames, testing::Loss::kNothing}) {
+      SCOPED_TRACE(::testing::Message() << "operation " << at << ", loss " << int(loss));
+      testing::FaultFileSystem fs;
+      ASSERT_TRUE(write(&fs, 1, "old"));
+      fs.Plan(at, Fault::kCrashAfter);
+      const bool written = write(&fs, 2, "new");
+      finished = fs.Operations() < at;
+      fs.Reboot(loss, at);
+      const auto data = IndexedDataset::Open(&fs, "/d");
+      if (!data.ok()) {
+        EXPECT_FALSE(written);
+        EXPECT_EQ(data.status().code(), absl::StatusCode::kNotFound) << data.status();
+        seen.insert("none");
+        continue;
+      }
+      int64_t token = 0;
+      ASSERT_TRUE((*data)->Read(1, 1, &token).ok());
+      const std::string model = fs.ReadFile("/d.model").value_or("?");
+      EXPECT_EQ(model, token == 1 ? "old" : "new");
+      seen.insert(model);
+    }
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"new", "none", "old"}));
 }
 
 TEST(Entropy, OfKnownDistributions) {

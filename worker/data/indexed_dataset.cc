@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr uint64_t kVersion = 1;
 constexpr size_t kHeaderBytes = sizeof(kMagic) + 8 + 1 + 8 + 8;
 constexpr size_t kFlushBytes = 4 << 20;
 constexpr uint64_t kReadTokens = 1 << 16;
+constexpr char kTemporary[] = ".tmp";
+constexpr const char* kSuffixes[] = {".bin", ".idx", ".model"};
 constexpr uint64_t kIndexBytesMax = 1ull << 30;
 
 template <typename T>
@@ -35,6 +38,12 @@ T Take(const std::string& bytes, size_t offset) {
 absl::Status Lost(const std::string& path, const std::string& what) {
   return absl::DataLossError(
       absl::StrCat(path, ": ", what, "; build the data again with `holdfast data build`"));
+}
+
+// The directory that holds the files of `prefix`.
+std::string Folder(const std::string& prefix) {
+  const std::string parent = std::filesystem::path(prefix).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 }  // namespace
@@ -69,9 +78,11 @@ IndexedDatasetWriter::IndexedDatasetWriter(FileSystem* fs, std::string prefix, T
 
 absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> IndexedDatasetWriter::Create(
     FileSystem* fs, const std::string& prefix, TokenType type) {
-  const std::string temporary = prefix + ".bin.tmp";
-  IgnoreError(fs->Remove(temporary), "a leftover of a build that was killed, or nothing");
-  HF_ASSIGN_OR_RETURN(auto bin, fs->CreateExclusive(temporary));
+  for (const char* suffix : kSuffixes) {
+    IgnoreError(fs->Remove(absl::StrCat(prefix, suffix, kTemporary)),
+                "a leftover of a build that was killed, or nothing");
+  }
+  HF_ASSIGN_OR_RETURN(auto bin, fs->CreateExclusive(absl::StrCat(prefix, ".bin", kTemporary)));
   return std::unique_ptr<IndexedDatasetWriter>(
       new IndexedDatasetWriter(fs, prefix, type, std::move(bin)));
 }
@@ -79,8 +90,10 @@ absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> IndexedDatasetWriter::Crea
 IndexedDatasetWriter::~IndexedDatasetWriter() {
   if (finished_) return;
   bin_.reset();
-  IgnoreError(fs_->Remove(prefix_ + ".bin.tmp"),
-              "the build failed; its error is what the user sees");
+  for (const char* suffix : kSuffixes) {
+    IgnoreError(fs_->Remove(absl::StrCat(prefix_, suffix, kTemporary)),
+                "the build failed; its error is what the user sees");
+  }
 }
 
 absl::Status IndexedDatasetWriter::AddDocument(const std::vector<int32_t>& tokens) {
@@ -118,14 +131,34 @@ absl::Status IndexedDatasetWriter::Flush() {
   return absl::OkStatus();
 }
 
-absl::Status IndexedDatasetWriter::Finish() {
+absl::Status IndexedDatasetWriter::WriteTemporary(const std::string& suffix,
+                                                  const std::string& content) {
+  HF_ASSIGN_OR_RETURN(auto file, fs_->CreateExclusive(absl::StrCat(prefix_, suffix, kTemporary)));
+  HF_RETURN_IF_ERROR(file->Append(content.data(), content.size()));
+  HF_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+absl::Status IndexedDatasetWriter::PutInPlace(const std::string& suffix) {
+  return fs_->Rename(absl::StrCat(prefix_, suffix, kTemporary), prefix_ + suffix);
+}
+
+absl::Status IndexedDatasetWriter::Finish(const std::string& tokenizer_model) {
   HF_RETURN_IF_ERROR(Flush());
   HF_RETURN_IF_ERROR(bin_->Sync());
   HF_RETURN_IF_ERROR(bin_->Close());
-  // The .bin first: an .idx never describes bytes that are not there.
-  HF_RETURN_IF_ERROR(fs_->Rename(prefix_ + ".bin.tmp", prefix_ + ".bin"));
+  HF_RETURN_IF_ERROR(WriteTemporary(".idx", EncodeIndex(type_, lengths_)));
+  if (!tokenizer_model.empty()) HF_RETURN_IF_ERROR(WriteTemporary(".model", tokenizer_model));
+  HF_ASSIGN_OR_RETURN(const bool replaces, fs_->Exists(prefix_ + ".idx"));
+  if (replaces) {
+    HF_RETURN_IF_ERROR(fs_->Remove(prefix_ + ".idx"));
+    HF_RETURN_IF_ERROR(fs_->SyncDir(Folder(prefix_)));
+  }
+  if (!tokenizer_model.empty()) HF_RETURN_IF_ERROR(PutInPlace(".model"));
+  HF_RETURN_IF_ERROR(PutInPlace(".bin"));
+  HF_RETURN_IF_ERROR(PutInPlace(".idx"));
   finished_ = true;
-  return fs_->WriteFileDurably(prefix_ + ".idx", EncodeIndex(type_, lengths_));
+  return fs_->SyncDir(Folder(prefix_));
 }
 
 absl::StatusOr<std::unique_ptr<IndexedDataset>> IndexedDataset::Open(FileSystem* fs,

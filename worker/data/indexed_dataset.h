@@ -25,8 +25,9 @@ TokenType TokenTypeFor(uint64_t vocab);
 // The bytes of an .idx for documents of these lengths (in tokens).
 std::string EncodeIndex(TokenType type, const std::vector<int32_t>& lengths);
 
-// Writes PREFIX.bin and PREFIX.idx under temporary names and renames them in Finish(); what was not
-// finished is removed.
+// Writes PREFIX.bin and PREFIX.idx (and a tokenizer's PREFIX.model) under temporary names; Finish()
+// renames them when all are durable, with no .idx under its name meanwhile: an old index never
+// stands beside new tokens. What was not finished is removed.
 class IndexedDatasetWriter {
  public:
   static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(FileSystem* fs,
@@ -35,7 +36,7 @@ class IndexedDatasetWriter {
   ~IndexedDatasetWriter();
   // INVALID_ARGUMENT for a token outside the type or an empty or too long document.
   absl::Status AddDocument(const std::vector<int32_t>& tokens);
-  absl::Status Finish();
+  absl::Status Finish(const std::string& tokenizer_model = "");
   uint64_t documents() const { return lengths_.size(); }
   uint64_t tokens() const { return tokens_; }
 
@@ -43,6 +44,8 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter(FileSystem* fs, std::string prefix, TokenType type,
                        std::unique_ptr<WritableFile> bin);
   absl::Status Flush();
+  absl::Status WriteTemporary(const std::string& suffix, const std::string& content);
+  absl::Status PutInPlace(const std::string& suffix);
 
   FileSystem* fs_;
   std::string prefix_;
