@@ -475,6 +475,18 @@ absl::StatusOr<rank::Digest128> StoreImpl::StateDigest(const CheckpointId& id) {
 
 // ---- Opening ----
 
+// The root's own name must be durable too, also when a process that made it died before it could
+// sync the parent. A parent that may not be read was there before.
+absl::Status SyncParent(FileSystem* fs, const std::string& root) {
+  const size_t last = root.find_last_not_of('/');
+  if (last == std::string::npos) return absl::OkStatus();
+  const size_t slash = root.rfind('/', last);
+  const std::string parent =
+      slash == std::string::npos ? "." : root.substr(0, std::max<size_t>(slash, 1));
+  const absl::Status status = fs->SyncDir(parent);
+  return absl::IsPermissionDenied(status) ? absl::OkStatus() : status;
+}
+
 absl::Status CreateFormat(FileSystem* fs, const std::string& root) {
   HF_RETURN_IF_ERROR(fs->MakeDirs(root));
   HF_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs->List(root));
@@ -510,6 +522,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(FileSystem* fs, const std::st
   if (root.empty())
     return absl::InvalidArgumentError("the store's directory is empty; give a path");
   HF_RETURN_IF_ERROR(CheckFormat(fs, root, options.create));
+  if (options.create) HF_RETURN_IF_ERROR(SyncParent(fs, root));
   std::unique_ptr<FileSystem> bulk;
   // Another file system than the real one (a test's) must see every write itself.
   if (options.use_uring && fs == PosixFileSystem()) bulk = NewUringFileSystem(fs, UringOptions{});

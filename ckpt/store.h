@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
 #include "base/ids.h"
+#include "ckpt/client/snapshot.h"
 #include "ckpt/format/manifest.h"
 
 namespace holdfast::ckpt {
@@ -73,7 +74,8 @@ class Store {
   virtual absl::StatusOr<CheckpointId> Newest(JobId job, uint64_t max_step) = 0;
 
   // Reads a box of a tensor (any box: it is cut out of the stored ones), verifying every byte that
-  // is read; DATA_LOSS names file, offset and tensor. `out` has room for the box.
+  // is read; DATA_LOSS names file, offset and tensor. `out` has room for the box of the stored
+  // element type: CheckModel comes first.
   virtual absl::Status ReadBox(const CommitRecord& record, const std::string& tensor,
                                const Box& box, void* out) = 0;
   // Every byte of a checkpoint; the first problem, or OK. `progress` may be null.
@@ -84,6 +86,11 @@ class Store {
   // every layout.
   virtual absl::StatusOr<rank::Digest128> StateDigest(const CheckpointId& id) = 0;
 };
+
+// The checkpoint holds exactly the tensors of `wanted`, of the same type and global shape (boxes
+// may differ); INVALID_ARGUMENT naming the first that differs. `wanted` is what one rank asks for:
+// every rank holds a box of every tensor.
+absl::Status CheckModel(const CommitRecord& record, const std::vector<TensorView>& wanted);
 
 std::string DigestHex(const rank::Digest128& digest);
 

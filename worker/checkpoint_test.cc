@@ -90,11 +90,20 @@ TEST(Checkpoint, AMissingOneAndAnotherModelAreRefusedByName) {
   const auto missing = RunRanks(
       {.config = Small(1, 1, 1), .restore = "checkpoint:" + dir.Sub("store") + ":j-1@4.1"});
   EXPECT_EQ(missing[0].status.code(), absl::StatusCode::kNotFound) << missing[0].status;
-  Config wider = Small(1, 1, 1);
-  wider.model.ffn = 48;
-  const auto other = RunRanks({.config = wider, .restore = Source(dir.Sub("store"))});
-  EXPECT_FALSE(other[0].status.ok());
-  EXPECT_NE(other[0].status.message().find("ffn"), absl::string_view::npos) << other[0].status;
+  // Larger, and smaller: a part of what is stored would fit.
+  for (const int64_t ffn : {48, 16}) {
+    Config config = Small(1, 1, 1);
+    config.model.ffn = ffn;
+    const auto other = RunRanks({.config = config, .restore = Source(dir.Sub("store"))});
+    EXPECT_EQ(other[0].status.code(), absl::StatusCode::kInvalidArgument) << other[0].status;
+    EXPECT_NE(other[0].status.message().find("ffn"), absl::string_view::npos) << other[0].status;
+  }
+  Config shallower = Small(1, 1, 1);
+  --shallower.model.layers;
+  const auto other = RunRanks({.config = shallower, .restore = Source(dir.Sub("store"))});
+  EXPECT_EQ(other[0].status.code(), absl::StatusCode::kInvalidArgument) << other[0].status;
+  EXPECT_NE(other[0].status.message().find("it also has"), absl::string_view::npos)
+      << other[0].status;
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ absl::StatusOr<StartPoint> ReadCheckpoint(const CheckpointSource& source,
   options.create = false;
   HF_ASSIGN_OR_RETURN(auto store, ckpt::Store::Open(PosixFileSystem(), source.store, options));
   HF_ASSIGN_OR_RETURN(const ckpt::CommitRecord record, store->ReadCommit(source.id));
+  HF_RETURN_IF_ERROR(ckpt::CheckModel(record, tensors));
   for (const ckpt::TensorView& tensor : tensors) {
     HF_RETURN_IF_ERROR(store->ReadBox(record, tensor.name,
                                       ckpt::Box{tensor.box_offset, tensor.box_size}, tensor.data));
@@ -79,7 +80,7 @@ absl::StatusOr<StartPoint> Restore(RankLink* link, const std::string& restore,
   }
   if (restore.empty() || restore == "scratch") return StartPoint{};
   if (restore.starts_with("snapshot:")) {
-    return absl::DataLossError(absl::StrCat(
+    return absl::NotFoundError(absl::StrCat(
         "HOLDFAST_RESTORE is ", restore, ", but the keeper holds no such snapshot of this rank"));
   }
   return absl::InvalidArgumentError(absl::StrCat(

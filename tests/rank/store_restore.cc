@@ -17,6 +17,7 @@ absl::Status Read(const std::string& root, const CheckpointId& id,
   if (!store.ok()) return store.status();
   auto record = (*store)->ReadCommit(id);
   if (!record.ok()) return record.status();
+  if (absl::Status same = ckpt::CheckModel(*record, tensors); !same.ok()) return same;
   *samples = record->samples;
   for (const ckpt::TensorView& t : tensors) {
     const absl::Status read =
