@@ -122,6 +122,12 @@ absl::StatusOr<SourceView> ReadSource(const CheckpointId& id, const SnapshotSour
   view.manifest.world_size = header->world_size;
   view.manifest.samples = b.samples;
   view.region = {place.data, place.data_capacity};
+  const rank::BufferFacts facts = rank::FactsOf(b);
+  if (Xxh128(&facts, sizeof facts).low != b.facts_digest) {
+    return absl::DataLossError(
+        absl::StrCat("silent corruption: the header of rank ", header->rank,
+                     "'s snapshot does not match the digest taken when it was sealed"));
+  }
   HF_ASSIGN_OR_RETURN(const std::vector<TensorEntry> table, CopyTable(b, place, header->rank));
   for (const TensorEntry& e : table) {
     HF_ASSIGN_OR_RETURN(TensorRecord t, RecordOf(e, place, view.manifest.rank));

@@ -2,6 +2,7 @@
 #include "client/session.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +22,8 @@ namespace {
 
 using rank::Message;
 
+constexpr int64_t kBufferTimeoutMs = 120'000;  // a save to a slow disk takes that long
+constexpr int kBufferPollMs = 1;
 constexpr int64_t kArenaTimeoutMs = 300'000;  // the keeper allocates every page before it answers
 constexpr int64_t kRestoreTimeoutMs = 30'000;
 constexpr int64_t kStoreTimeoutMs =
@@ -370,9 +373,14 @@ Error Session::TakeSnapshot(const std::vector<ckpt::TensorView>& tensors, uint64
   std::string reason;
   uint32_t buffer = 0;
   const bool agent_present = impl_->agent_seen.value_or(impl_->recorder.AgentPresent());
-  if (!writer.Begin(tensors, impl_->attempt, step, samples, persist, agent_present, &buffer,
-                    &reason)) {
-    return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
+  writer.ProtectSealed(true);
+  const int64_t deadline_ns = begin_ns + kBufferTimeoutMs * kNsPerMs;
+  while (!writer.Begin(tensors, impl_->attempt, step, samples, persist, agent_present, &buffer,
+                       &reason)) {
+    // Every rank said that it was ready: an agent that has come back since then took the buffer.
+    if (!writer.busy() || !AttemptIsCurrent() || MonoNs() >= deadline_ns)
+      return {EAGAIN, "snapshot of step " + std::to_string(step) + ": " + reason};
+    poll(nullptr, 0, kBufferPollMs);  // it gives the buffer back in shared memory: nobody is woken
   }
   for (size_t i = 0; i < tensors.size(); ++i) writer.CopyTensor(i, tensors[i]);
   // An attempt that is over seals nothing: its buffer stays half filled and the keeper frees it

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "base/rank/message.h"
@@ -328,6 +330,61 @@ TEST(SessionTest, AnArenaThatIsNoneIsRefused) {
   ASSERT_NE(session, nullptr);
   EXPECT_NE(session->WantArena(4096, 2, 1).message.find("magic"), std::string::npos);
   EXPECT_EQ(session->WantArena(4096, 1, 1).code, EPROTO);
+}
+
+// The agent was away, so a snapshot that waits to be written could be superseded; then it comes
+// back and takes that very buffer before the rank does.
+TEST(SessionTest, ASnapshotWaitsForABufferThatAReturningAgentTook) {
+  rank::ArenaHeader layout;
+  const uint64_t bytes = rank::ArenaLayout(4096, 1, 2, &layout);
+  layout.job = 42;
+  layout.rank = 1;
+  layout.world_size = 4;
+  const UniqueFd memory(memfd_create("arena", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  ASSERT_NE(base, MAP_FAILED);
+  auto* arena = new (base) rank::ArenaHeader;
+  memcpy(base, &layout, sizeof layout);
+  FakeKeeper keeper([&](int socket, const Message& m, const std::string&) {
+    if (m.type != rank::kWantArena) return;
+    Message reply;
+    reply.type = rank::kArena;
+    reply.request = m.request;
+    const int raw = memory.get();
+    rank::SendMessage(socket, reply, nullptr, &raw, 1);
+  });
+  auto session = Connected();
+  ASSERT_NE(session, nullptr);
+  ASSERT_FALSE(session->WantArena(4096, 2, 1));
+  keeper.recorder()->control.attempt_current.store(3);
+  std::vector<float> data(16, 1.0f);
+  ckpt::TensorView view;
+  view.name = "t";
+  view.global_shape = view.box_size = {16};
+  view.box_offset = {0};
+  view.data = data.data();
+  view.bytes = 64;
+  uint64_t stall_ns = 0;
+  ASSERT_FALSE(session->TakeSnapshot({view}, 1, 1, true, &stall_ns));
+  ASSERT_FALSE(session->TakeSnapshot({view}, 2, 2, false, &stall_ns));
+  ASSERT_TRUE(session->SnapshotReady());
+  rank::BufferHeader* old = &arena->buffer[arena->buffer[0].step == 1 ? 0 : 1];
+  uint32_t sealed = rank::kBufferSealed;
+  ASSERT_TRUE(old->state.compare_exchange_strong(sealed, rank::kBufferWriting));
+  std::thread agent([&] {
+    poll(nullptr, 0, 50);  // a save that takes its time
+    old->persisted.store(1);
+    old->state.store(rank::kBufferSealed);
+  });
+  EXPECT_EQ(session->TakeSnapshot({view}, 3, 3, false, &stall_ns).message, "");
+  EXPECT_EQ(old->step, 3u);
+  agent.join();
+  // Whose attempt is over waits for nobody.
+  for (uint32_t i = 0; i < 2; ++i) arena->buffer[i].state.store(rank::kBufferWriting);
+  keeper.recorder()->control.attempt_current.store(4);
+  EXPECT_EQ(session->TakeSnapshot({view}, 4, 4, false, &stall_ns).code, EAGAIN);
+  munmap(base, bytes);
 }
 
 TEST(SessionTest, TheEnvironmentIsChecked) {

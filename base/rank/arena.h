@@ -91,9 +91,18 @@ struct alignas(64) BufferHeader {
   std::atomic<uint32_t> persisted;  // 1: the agent has it durable and PREPARED
   Digest128 table_digest;           // XXH3-128 of the table (tensors * sizeof(TensorEntry) bytes)
   uint64_t layout_hash;             // of names, shapes and boxes; equal on every step of one layout
-  uint64_t reserved[6];
+  uint64_t facts_digest;            // low half of XXH3-128 of BufferFacts
+  uint64_t reserved[5];
 };
 static_assert(sizeof(BufferHeader) == 128);
+
+// What a sealed buffer's header says and nobody changes any more, as its digest covers it.
+struct BufferFacts {
+  uint64_t tensors, attempt, step, samples, data_bytes, persist, layout_hash;
+  Digest128 table_digest;
+};
+static_assert(sizeof(BufferFacts) == 72);
+BufferFacts FactsOf(const BufferHeader& header);
 
 struct ArenaHeader {
   uint64_t magic;

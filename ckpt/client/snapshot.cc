@@ -232,8 +232,16 @@ bool CheckEntry(const ArenaHeader* header, const TensorEntry& e, std::string* re
   return true;
 }
 
+uint64_t FactsDigest(const BufferHeader& b) {
+  const rank::BufferFacts facts = rank::FactsOf(b);
+  return DigestBytes(&facts, sizeof facts).low;
+}
+
 bool CheckTable(const ArenaHeader* header, uint32_t buffer, std::string* reason) {
   const BufferHeader& b = header->buffer[buffer];
+  if (FactsDigest(b) != b.facts_digest) {
+    return Fail(reason, "the snapshot's header does not match its digest");
+  }
   if (b.tensors > header->table_bytes / sizeof(TensorEntry)) {
     return Fail(reason, "the snapshot claims " + std::to_string(b.tensors) +
                             " tensors, more than its table holds");
@@ -332,6 +340,7 @@ void SnapshotWriter::SetWritable(uint32_t buffer, bool writable) const {
 bool SnapshotWriter::Begin(const std::vector<TensorView>& tensors, uint64_t attempt, uint64_t step,
                            uint64_t samples, bool persist, bool agent_present, uint32_t* buffer,
                            std::string* reason) {
+  busy_ = false;
   if (filling_ >= 0) return Fail(reason, "a snapshot is being filled already");
   if (!CheckFits(header_, tensors, reason) || !StepIsNewer(header_, attempt, step, reason))
     return false;
@@ -340,9 +349,11 @@ bool SnapshotWriter::Begin(const std::vector<TensorView>& tensors, uint64_t atte
                             std::to_string(step_) + ", whose snapshot was the last one");
   }
   const int claimed = Claim(header_, attempt, agent_present);
-  if (claimed < 0)
+  if (claimed < 0) {
+    busy_ = true;
     return Fail(reason,
                 "no buffer of the arena is ready: one is being written or waits to be written");
+  }
   const uint32_t index = static_cast<uint32_t>(claimed);
   SetWritable(index, true);
   attempt_ = attempt;
@@ -394,6 +405,7 @@ bool SnapshotWriter::Seal(std::string* reason) {
                             "' was not copied (or not with the size it was announced with)");
   }
   b.table_digest = DigestBytes(table, b.tensors * sizeof(TensorEntry));
+  b.facts_digest = FactsDigest(b);
   step_ = b.step;
   SetWritable(buffer, false);
   b.state.store(rank::kBufferSealed, std::memory_order_release);

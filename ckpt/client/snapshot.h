@@ -70,6 +70,9 @@ class SnapshotWriter {
   bool Begin(const std::vector<TensorView>& tensors, uint64_t attempt, uint64_t step,
              uint64_t samples, bool persist, bool agent_present, uint32_t* buffer,
              std::string* reason);
+  // The newest Begin failed for no other reason than that no buffer was ready. After Ready has said
+  // yes that passes: an agent that came back in between is writing the buffer, or has looked at it.
+  bool busy() const { return busy_; }
   void CopyTensor(size_t index, const TensorView& tensor);
   bool Seal(std::string* reason);
 
@@ -81,6 +84,7 @@ class SnapshotWriter {
   uint64_t attempt_ = 0;  // of the newest Begin
   uint64_t step_ = 0;     // of the newest Seal
   bool protect_sealed_ = false;
+  bool busy_ = false;
   std::vector<bool> copied_;
 };
 

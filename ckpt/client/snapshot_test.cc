@@ -390,6 +390,14 @@ TEST(SnapshotTest, RestoreFindsAFlippedBitAnywhere) {
   const Taken taken = Take(writer, 1, 1);
   const size_t table_bytes = 2 * sizeof(rank::TensorEntry);
   std::vector<char*> places;
+  // Of the buffer's header: all but state, generation and persisted, which go on changing.
+  rank::BufferHeader& header = arena.buffer(taken.buffer);
+  for (uint64_t* field : {&header.attempt, &header.step, &header.samples, &header.data_bytes,
+                          &header.layout_hash, &header.facts_digest, &header.table_digest.low}) {
+    places.push_back(reinterpret_cast<char*>(field));
+  }
+  for (uint32_t* field : {&header.tensors, &header.persist})
+    places.push_back(reinterpret_cast<char*>(field));
   for (size_t i = 0; i < table_bytes; ++i) places.push_back(arena.table(taken.buffer) + i);
   const auto* table = reinterpret_cast<const rank::TensorEntry*>(arena.table(taken.buffer));
   for (uint32_t t = 0; t < 2; ++t) {
@@ -404,7 +412,7 @@ TEST(SnapshotTest, RestoreFindsAFlippedBitAnywhere) {
     uint64_t samples;
     std::string reason;
     EXPECT_FALSE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason))
-        << place - arena.table(taken.buffer);
+        << place - static_cast<char*>(arena.base());
     *place = static_cast<char>(*place ^ 0x10);
   }
   // Also what the rank does not ask for.
