@@ -2,6 +2,7 @@
 #include "cli/up/child_policy.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -98,6 +99,11 @@ ChildAction ChildPolicy::DecideDown(int64_t now_ns, bool held) const {
   if (!ever_ready_ && starts_ > 0 &&
       (exit_code_ == kExitBadArguments || exit_code_ == kExitLockHeld)) {
     return Now(ChildAction::kGiveUp, absl::StrCat("refused to start (exit code ", exit_code_, ")"));
+  }
+  if (!ever_ready_ && short_lives_ >= kHopelessStarts) {
+    return Now(ChildAction::kGiveUp,
+               absl::StrCat("ended ", short_lives_, " times before it was ready (",
+                            exit_code_ < 0 ? "signal " : "exit code ", std::abs(exit_code_), ")"));
   }
   if (held) return {};
   return now_ns >= next_start_ns_ ? Now(ChildAction::kStart) : Later(next_start_ns_);

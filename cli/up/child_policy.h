@@ -14,7 +14,8 @@ namespace holdfast::cli {
 inline constexpr int64_t kRestartMs = 100;
 inline constexpr int64_t kRestartMsMax = 5'000;  // between two starts in a restart storm
 inline constexpr int64_t kShortLifeMs =
-    1'000;  // a shorter life doubles the pause before the next start
+    1'000;                                 // a shorter life doubles the pause before the next start
+inline constexpr int kHopelessStarts = 5;  // of one that was never ready, each a short life
 inline constexpr int64_t kStoppedMs = 1'000;
 inline constexpr int64_t kSilentMs = 1'000;  // without WATCHDOG=1, once ready
 inline constexpr int64_t kReadyMs = 60'000;  // from start to READY=1

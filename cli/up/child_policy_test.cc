@@ -52,6 +52,19 @@ TEST_F(ChildPolicyTest, ARestartStormSlowsDownToItsLimitAndALongLifeEndsIt) {
   EXPECT_EQ(At(now).wake_ns / kMs - now, kRestartMs);
 }
 
+TEST_F(ChildPolicyTest, WhatNeverComesUpIsGivenUpButNotWhatOnceDid) {
+  int64_t now = 0;
+  for (int i = 0; i < kHopelessStarts; ++i) {
+    ASSERT_EQ(At(now).kind, ChildAction::kStart) << i;
+    policy_.Started(now * kMs);
+    now += 10;
+    policy_.Exited(now * kMs, 1);
+    now += kRestartMsMax;
+  }
+  EXPECT_EQ(At(now).kind, ChildAction::kGiveUp);
+  EXPECT_EQ(At(now).reason, "ended 5 times before it was ready (exit code 1)");
+}
+
 TEST_F(ChildPolicyTest, SilenceKillsOnceAndOnlyWhenReady) {
   policy_.Started(0);
   EXPECT_EQ(At(kReadyMs - 1).kind, ChildAction::kNone);
