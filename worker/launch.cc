@@ -110,7 +110,10 @@ class Launch {
   explicit Launch(std::string config_path) : config_path_(std::move(config_path)) {}
 
   int Run() {
-    const Failure failure = Train();
+    Failure failure{kExitInternal, absl::OkStatus()};
+    // What LibTorch throws outside a step: no memory for the parameters, most of all.
+    const absl::Status thrown = parallel::Guard("start", [&] { failure = Train(); });
+    if (!thrown.ok()) failure = {kExitInternal, thrown};
     const int code = failure.status.ok() ? failure.code : Report(failure);
     std::fflush(stdout);
     // Without destructors: those of a process group whose peer is gone may wait for it.
@@ -146,6 +149,11 @@ class Launch {
     return RunTrainer(&trainer);
   }
 
+  int CodeOfRestore(const absl::Status& status) const {
+    if (!session_->AttemptIsCurrent()) return kExitStale;
+    return absl::IsDataLoss(status) ? kExitCorrupt : kExitRestore;
+  }
+
   absl::StatusOr<parallel::Groups> Connect(const parallel::Mesh& mesh, int64_t timeout_ms) {
     const int64_t begin_ns = clock_.MonoNs();
     parallel::GroupOptions options;
@@ -164,9 +172,7 @@ class Launch {
     link_->EnterPhase(rank::kPhaseRestore, 0, 0);
     const int64_t begin_ns = clock_.MonoNs();
     const auto start = trainer->Prepare(Env("HOLDFAST_RESTORE"));
-    if (!start.ok())
-      return {absl::IsFailedPrecondition(start.status()) ? kExitStale : kExitRestore,
-              start.status()};
+    if (!start.ok()) return {CodeOfRestore(start.status()), start.status()};
     const int64_t now_ns = clock_.MonoNs();
     std::fprintf(stderr,
                  "holdfast-worker: rank %lld of %lld, attempt %llu: starts from %s; ready after "

@@ -14,7 +14,8 @@ constexpr uint32_t kArenaBuffers = 2;  // base/rank/arena.h says why two are eno
 absl::Status ToStatus(const client::Error& error, const char* what) {
   if (!error) return absl::OkStatus();
   const std::string text = absl::StrCat(what, ": ", error.message);
-  return error.code == ESTALE ? absl::FailedPreconditionError(text) : absl::InternalError(text);
+  if (error.code == ESTALE) return absl::FailedPreconditionError(text);
+  return error.code == EBADMSG ? absl::DataLossError(text) : absl::InternalError(text);
 }
 
 }  // namespace

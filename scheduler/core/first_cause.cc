@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/limits.h"
+#include "base/rank/exit_code.h"
 
 namespace holdfast::sched {
 namespace {
@@ -50,13 +51,25 @@ bool IsApplicationXid(const std::string& reason) {
   return xid == 13 || xid == 31 || xid == 43 || xid == 45;
 }
 
+// What the rank should have started from does not verify.
+bool FoundDamage(const RankFailure& f) {
+  return f.start_step > 0 && f.step == 0 && f.kind == FailureKind::kExit &&
+         f.exit_code == rank::kExitCorrupt;
+}
+
+// It says itself that it only met the end of a peer.
+bool IsVictim(const RankFailure& f) {
+  return f.kind == FailureKind::kExit && f.exit_code == rank::kExitPeerLost;
+}
+
 v1::FaultClass Classify(const RankFailure& f, bool first_step_ever) {
   if (f.kind == FailureKind::kNodeLost) return v1::NODE_LOST;
   if (f.kind == FailureKind::kSaveFailed) return v1::STORAGE;
   if (f.kind == FailureKind::kStopped) return v1::PROCESS_STOPPED;
   if (f.oom_killed) return v1::OUT_OF_MEMORY;
   if (IsApplicationXid(f.device_reason)) return v1::APPLICATION;
-  if (f.kind == FailureKind::kStartFailed) return v1::USER_PROGRAM;
+  if (FoundDamage(f)) return v1::CORRUPT_CHECKPOINT;
+  if (f.kind == FailureKind::kStartFailed && f.start_is_program) return v1::USER_PROGRAM;
   if (IsOwnEnd(f) && !first_step_ever) return v1::USER_PROGRAM;
   return v1::PROCESS_DIED;
 }
@@ -84,6 +97,7 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
     case FailureKind::kExit:
       break;
   }
+  if (FoundDamage(f)) return absl::StrCat(who, where, " found that what it starts from is damaged");
   if (f.oom_killed) return absl::StrCat(who, where, " ran out of memory and was killed", step);
   return absl::StrCat(who, where, " ended with ", DescribeExit(f.exit_code), step);
 }
@@ -99,8 +113,8 @@ bool SameEvent(const RankFailure& root, const RankFailure& f) {
 }  // namespace
 
 bool IsOwnEnd(const RankFailure& f) {
-  if (f.kind == FailureKind::kStartFailed) return true;
-  if (f.kind != FailureKind::kExit || f.oom_killed) return false;
+  if (f.kind == FailureKind::kStartFailed) return f.start_is_program;
+  if (f.kind != FailureKind::kExit || f.oom_killed || FoundDamage(f) || IsVictim(f)) return false;
   if (f.exit_code > 0) return true;
   switch (-f.exit_code) {
     case SIGSEGV:
@@ -138,6 +152,10 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
       const bool considered = IsPositive(f) && (f.kind == FailureKind::kNodeLost) == lost_nodes;
       if (root == nullptr && considered && f.at_mono_ns - first_ns <= allowed_ns) root = &f;
     }
+  }
+  for (const RankFailure& f : failures) {
+    const bool in_time = f.at_mono_ns - first_ns <= kVictimWindowMs * kNsPerMs;
+    if (root == nullptr && in_time && !IsVictim(f)) root = &f;
   }
   if (root == nullptr) root = &failures.front();
   Cause cause;

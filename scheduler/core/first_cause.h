@@ -32,9 +32,11 @@ struct RankFailure {
   FailureKind kind = FailureKind::kExit;
   int32_t exit_code = 0;  // >= 0, or -signal
   bool oom_killed = false;
-  int64_t at_mono_ns = 0;  // on the scheduler's clock: receipt minus reported age
-  uint64_t step = 0;       // newest finished step of the attempt
-  std::string message;     // last words
+  int64_t at_mono_ns = 0;         // on the scheduler's clock: receipt minus reported age
+  uint64_t step = 0;              // newest finished step of the attempt
+  uint64_t start_step = 0;        // of the snapshot or checkpoint that the attempt started from
+  bool start_is_program = false;  // kStartFailed: the command is at fault, not the node
+  std::string message;            // last words
   std::string stderr_tail;
   std::string detail;         // what the agent said about it
   std::string device_reason;  // of the rank's device, when unhealthy

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "base/clock.h"
+#include "base/rank/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +55,15 @@ TEST(FirstCause, WithoutPositiveEvidenceTheEarliestFailureIsTheCause) {
   EXPECT_THAT(cause.ranks, ElementsAre(1));
   EXPECT_EQ(cause.fault_class, v1::PROCESS_DIED);
   EXPECT_TRUE(cause.own_program);
+}
+
+TEST(FirstCause, WhoSaysThatAPeerWasLostIsAVictim) {
+  const Cause cause = NameFirstCause({Exit(2, rank::kExitPeerLost, 1000), Exit(1, 1, 1005)}, true);
+  EXPECT_THAT(cause.ranks, ElementsAre(1));
+  EXPECT_THAT(cause.victims, ElementsAre(2));
+  const Cause alone = NameFirstCause({Exit(2, rank::kExitPeerLost, 1000)}, false);
+  EXPECT_THAT(alone.ranks, ElementsAre(2));
+  EXPECT_FALSE(alone.own_program);
 }
 
 TEST(FirstCause, TwoFailuresFartherApartThanTheWindowAreBothNamed) {
@@ -107,8 +117,19 @@ TEST(FirstCause, Classes) {
   EXPECT_EQ(NameFirstCause({Exit(0, 1, 1)}, false).fault_class, v1::USER_PROGRAM);
   EXPECT_EQ(NameFirstCause({Exit(0, -SIGSEGV, 1)}, false).fault_class, v1::USER_PROGRAM);
   EXPECT_EQ(NameFirstCause({Exit(0, -SIGKILL, 1)}, false).fault_class, v1::PROCESS_DIED);
-  EXPECT_EQ(NameFirstCause({Of(FailureKind::kStartFailed, 0, 1)}, true).fault_class,
-            v1::USER_PROGRAM);
+  RankFailure no_start = Of(FailureKind::kStartFailed, 0, 1);
+  EXPECT_EQ(NameFirstCause({no_start}, true).fault_class, v1::PROCESS_DIED) << "the node's fault";
+  EXPECT_FALSE(NameFirstCause({no_start}, false).own_program);
+  no_start.start_is_program = true;
+  EXPECT_EQ(NameFirstCause({no_start}, true).fault_class, v1::USER_PROGRAM);
+  RankFailure damaged = Exit(0, rank::kExitCorrupt, 1);
+  damaged.start_step = 5;
+  EXPECT_EQ(NameFirstCause({damaged}, true).fault_class, v1::PROCESS_DIED) << "after a step";
+  damaged.step = 0;
+  EXPECT_EQ(NameFirstCause({damaged}, false).fault_class, v1::CORRUPT_CHECKPOINT);
+  EXPECT_FALSE(NameFirstCause({damaged}, false).own_program);
+  damaged.start_step = 0;
+  EXPECT_EQ(NameFirstCause({damaged}, false).fault_class, v1::USER_PROGRAM);
   RankFailure xid = Exit(0, -SIGKILL, 1);
   xid.device_reason = "Xid 31: MMU fault";
   EXPECT_EQ(NameFirstCause({xid}, true).fault_class, v1::APPLICATION);

@@ -66,11 +66,19 @@ v1::StartPoint MakeStart(v1::StartPoint::Source source, uint64_t job, const Poin
   return start;
 }
 
+bool IsDamaged(v1::StartPoint::Source source, const Point& point,
+               const std::vector<v1::StartPoint>& damaged) {
+  return std::any_of(damaged.begin(), damaged.end(), [&](const v1::StartPoint& d) {
+    return d.source() == source && Point{d.ref().attempt(), d.ref().step()} == point;
+  });
+}
+
 Point NewestCommitted(const StartRequest& request) {
   Point best;
   for (const auto& ref : request.committed) {
     const Point point{ref.attempt(), ref.step()};
     if (!request.line->Contains(point)) continue;
+    if (IsDamaged(v1::StartPoint::SOURCE_CHECKPOINT, point, request.damaged)) continue;
     if (point.step > best.step || (point.step == best.step && point.attempt > best.attempt))
       best = point;
   }
@@ -142,8 +150,10 @@ void PruneLine(uint64_t job, std::vector<records::AttemptLink>* links) {
 }
 
 Point NewestCompleteSnapshot(const v1::Placement& placement,
-                             const std::map<std::string, NodeArenas>& arenas, const Line& line) {
+                             const std::map<std::string, NodeArenas>& arenas, const Line& line,
+                             const std::vector<v1::StartPoint>& damaged) {
   for (const Point& point : Candidates(placement, arenas)) {
+    if (IsDamaged(v1::StartPoint::SOURCE_SNAPSHOT, point, damaged)) continue;
     if (line.Contains(point) && SealedByAll(point, placement, arenas)) return point;
   }
   return {};
@@ -151,7 +161,8 @@ Point NewestCompleteSnapshot(const v1::Placement& placement,
 
 absl::StatusOr<v1::StartPoint> ChooseStartPoint(const StartRequest& request) {
   if (request.wanted_step > 0) return ExactStep(request);
-  const Point snapshot = NewestCompleteSnapshot(*request.placement, *request.arenas, *request.line);
+  const Point snapshot =
+      NewestCompleteSnapshot(*request.placement, *request.arenas, *request.line, request.damaged);
   const Point checkpoint = NewestCommitted(request);
   if (snapshot.attempt > 0 && snapshot.step >= checkpoint.step) {
     return MakeStart(v1::StartPoint::SOURCE_SNAPSHOT, request.job, snapshot);

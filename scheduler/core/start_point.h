@@ -48,9 +48,10 @@ void PruneLine(uint64_t job, std::vector<records::AttemptLink>* links);
 using NodeArenas = std::map<uint32_t, std::vector<Point>>;
 
 // The newest point on the line that every rank of `placement` finds sealed in the memory of the
-// node where it will run. attempt 0 when there is none.
+// node where it will run, but for those of `damaged`. attempt 0 when there is none.
 Point NewestCompleteSnapshot(const v1::Placement& placement,
-                             const std::map<std::string, NodeArenas>& arenas, const Line& line);
+                             const std::map<std::string, NodeArenas>& arenas, const Line& line,
+                             const std::vector<v1::StartPoint>& damaged = {});
 
 struct StartRequest {
   uint64_t job = 0;
@@ -58,8 +59,9 @@ struct StartRequest {
   const std::map<std::string, NodeArenas>* arenas = nullptr;
   const Line* line = nullptr;
   std::vector<v1::CheckpointRef> committed;  // of this job, on or off the line
-  v1::CheckpointRef from;    // spec.from, resolved; attempt 0: none. Used while the line is empty.
-  uint64_t wanted_step = 0;  // an operator's restart --from; 0: the newest
+  v1::CheckpointRef from;  // spec.from, resolved; attempt 0: none. Used while the line is empty.
+  std::vector<v1::StartPoint> damaged;  // of this job; only `wanted_step` chooses one
+  uint64_t wanted_step = 0;             // an operator's restart --from; 0: the newest
 };
 
 // The newer of the newest complete snapshot and the newest committed checkpoint on the line (memory

@@ -60,6 +60,7 @@ class StartPointTest : public ::testing::Test {
     request.line = &line;
     request.committed = committed_;
     request.from = from_;
+    request.damaged = damaged_;
     request.wanted_step = wanted;
     return ChooseStartPoint(request);
   }
@@ -75,6 +76,7 @@ class StartPointTest : public ::testing::Test {
   std::vector<v1::CheckpointRef> committed_;
   std::vector<records::AttemptLink> links_ = {Link(1, kScratch, 0, 0)};
   v1::CheckpointRef from_;
+  std::vector<v1::StartPoint> damaged_;
 };
 
 TEST_F(StartPointTest, NothingThereMeansScratch) { Expect(kScratch, 0, 0); }
@@ -87,6 +89,24 @@ TEST_F(StartPointTest, TheNewerOfMemoryAndStore) {
   Expect(kCheckpoint, 1, 15);
   committed_ = {Ref(1, 12)};
   Expect(kSnapshot, 1, 12);
+}
+
+TEST_F(StartPointTest, WhatIsDamagedIsLeftOutUnlessItIsAskedFor) {
+  arenas_ = AllHold({{1, 12}, {1, 11}});
+  committed_ = {Ref(1, 5), Ref(1, 11)};
+  const auto damage = [&](v1::StartPoint::Source source, uint64_t step) {
+    v1::StartPoint point;
+    point.set_source(source);
+    *point.mutable_ref() = Ref(1, step);
+    damaged_.push_back(point);
+  };
+  damage(kSnapshot, 12);
+  Expect(kSnapshot, 1, 11);
+  damage(kSnapshot, 11);
+  Expect(kCheckpoint, 1, 11);
+  damage(kCheckpoint, 11);
+  Expect(kCheckpoint, 1, 5);
+  Expect(kSnapshot, 1, 12, /*wanted=*/12);
 }
 
 TEST_F(StartPointTest, ASnapshotNeedsEveryRankOnTheNodeWhereItWillRun) {

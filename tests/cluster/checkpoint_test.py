@@ -49,6 +49,34 @@ class Checkpoints(ClusterCase):
             file.write(bytes([byte]))
         self.assertEqual(self.ckpt("verify").code, 0)
 
+    def test_a_damaged_newest_checkpoint_is_left_out(self):
+        """Memory is lost and the newest checkpoint has a flipped byte: named, and recovered from the one before."""
+        job = self.run_job(step_ms=200, persist_every_steps=10)
+        self.cluster.wait_checkpoint(job, 20)
+        for path in self.packs(job, 20):
+            with open(path, "r+b") as file:
+                file.seek(os.path.getsize(path) // 2)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 0x10]))
+        for node in self.cluster.node_names():
+            self.cluster.kill_keeper(node, job)
+        self.cluster.wait_state(job, "DONE", JOB_DEADLINE_S)
+        self.assert_equal_to_undisturbed(job)
+        incidents = self.cluster.incidents(job)
+        damaged = [incident for incident in incidents if incident["fault_class"] == "CORRUPT_CHECKPOINT"]
+        self.assertEqual(len(damaged), 1, incidents)
+        self.assertEqual(damaged[0]["restored_from"]["ref"]["step"], "10")
+        self.assertRegex(damaged[0]["detail"], r"rank-0000\d\.pack.*offset \d+")
+
+    def packs(self, job, step):
+        """The pack files of one checkpoint."""
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(self.cluster.store())
+                 for name in names if name.endswith(".pack")
+                 and os.path.basename(folder).split(".")[0] == str(step)]
+        self.assertTrue(found, f"no pack of step {step}")
+        return found
+
     def largest_file(self):
         paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.cluster.store()) for name in names]
         return max(paths, key=os.path.getsize)

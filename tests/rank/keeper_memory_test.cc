@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/rank/arena.h"
+#include "base/rank/exit_code.h"
 #include "base/rank/recorder.h"
 #include "tests/rank/keeper_harness.h"
 #include "tests/rank/state.h"
@@ -175,7 +176,7 @@ TEST_F(MemoryTest, ASnapshotWithAFlippedByteIsNotRestored) {
   StartRanks(agent.get(), TestRanks(2, 1, {"--steps", "4"}, "snapshot:3.1"));
   auto exited = agent->ExpectOfRank(rank::kExited, 0);
   ASSERT_NE(exited, nullptr);
-  EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, 3));
+  EXPECT_EQ(exited->message.args[2], Status(CLD_EXITED, rank::kExitCorrupt));
   EXPECT_NE(Log(0, 2).find("model.words"), std::string::npos) << Log(0, 2);
   // A snapshot that is not there at all.
   StartRanks(agent.get(), TestRanks(3, 1, {"--steps", "4"}, "snapshot:77.1"));

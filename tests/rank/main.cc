@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // holdfast-test-rank: a training job without training. Restore or start; each step: work, update,
 // agree with all ranks, snapshot. It proves supervision and recovery without LibTorch. Exit status:
-// 0 done or told to stop, 2 usage, 3 an error, 75 its attempt is over.
+// 0 done or told to stop, 2 usage, 3 an error, 70 its attempt is over, 76 damaged state.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/rank/exit_code.h"
 #include "client/session.h"
 #include "tests/rank/agreement.h"
 #include "tests/rank/misbehave.h"
@@ -24,7 +25,7 @@ namespace {
 using client::Error;
 using client::Session;
 
-constexpr int kExitUsage = 2, kExitError = 3, kExitStale = 75;
+constexpr int kExitUsage = 2, kExitError = 3;
 constexpr int64_t kConnectTimeoutMs = 60'000;
 constexpr uint32_t kBuffers = 2;
 constexpr int64_t kRetryMs = 10;  // a last snapshot waits for a free buffer
@@ -82,7 +83,8 @@ class Trainer {
     fprintf(stderr, "rank %u: %s (errno %d)\n", session_->rank(), error.message.c_str(),
             error.code);
     session_->SetLastWords(error.message);
-    return error.code == ESTALE ? kExitStale : kExitError;
+    if (error.code == ESTALE) return rank::kExitStale;
+    return error.code == EBADMSG ? rank::kExitCorrupt : kExitError;
   }
 
   Error Restore() {
@@ -94,7 +96,7 @@ class Trainer {
       std::string reason;
       if (!RestoreFromStore(options_.restore.substr(kFromStore.size()), tensors_, &wanted, &samples,
                             &reason))
-        return {EIO, reason};
+        return {EBADMSG, reason};  // of a test's own store: what cannot be read is damaged
     }
     if (state_.step() != wanted || samples != wanted * session_->world_size()) {
       return {EBADMSG, "restored state is of step " + std::to_string(state_.step()) + " with " +
@@ -118,7 +120,11 @@ class Trainer {
     if (Error error = Agree(&all)) return error;
     // The update comes after the last collective of its step.
     session_->EnterPhase(rank::kPhaseOptimizer, step);
-    state_.Update(step);
+    if (step == options_.skip_update_step) {
+      state_.PassOver(step);
+    } else {
+      state_.Update(step);
+    }
     *stopped = all.stop;
     uint64_t stall_ns = 0;
     if (Error error = Snapshot(step, all, &stall_ns)) return error;

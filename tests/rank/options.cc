@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: holdfast-test-rank [--steps N] [--bytes B] [--step-ms M] [--seed S] [--log-bytes B] "
-    "[--descriptors FILE]\n"
+    "[--descriptors FILE] [--skip-update-at STEP]\n"
     "  [--exit-code-at STEP:CODE] [--signal-at STEP:SIGNO] [--nonsense-at STEP] [--hang-at STEP] "
     "[--spin-at STEP]\n"
     "  [--fault-rank R (0)] [--fault-attempt A (1; 0: every one)]\n";
@@ -56,6 +56,7 @@ bool ParseOptions(int argc, char** argv, Options* o) {
       {"--seed", number(&o->seed)},
       {"--log-bytes", number(&o->log_bytes)},
       {"--nonsense-at", number(&o->faults.nonsense_step)},
+      {"--skip-update-at", number(&o->skip_update_step)},
       {"--hang-at", number(&o->faults.hang_step)},
       {"--spin-at", number(&o->faults.spin_step)},
       {"--fault-rank", number(&fault_rank)},

@@ -26,8 +26,9 @@ struct Options {
   uint64_t bytes = 1 << 20;  // state of one rank
   uint64_t step_ms = 0;
   uint64_t seed = 1;
-  uint64_t log_bytes = 0;        // printed each step
-  std::string descriptors_file;  // where to list the descriptors that were open at start
+  uint64_t log_bytes = 0;         // printed each step
+  uint64_t skip_update_step = 0;  // whose update is left out; 0: none
+  std::string descriptors_file;   // where to list the descriptors that were open at start
   Faults faults;
   // From the environment.
   uint64_t snapshot_every = 1;  // 0: never

@@ -31,6 +31,8 @@ void State::Update(uint64_t step) {
   counter_[1] = step;
 }
 
+void State::PassOver(uint64_t step) { counter_[1] = step; }
+
 double State::Loss(uint64_t step) const {
   const double noise = static_cast<double>(words_[0] >> 44) / (1 << 20);  // 0 to 1
   return 8.0 / std::sqrt(1.0 + static_cast<double>(step)) + 1e-3 * noise;

@@ -17,6 +17,7 @@ class State {
  public:
   State(uint64_t seed, uint32_t rank, uint32_t world_size, uint64_t bytes);
   void Update(uint64_t step);
+  void PassOver(uint64_t step);      // counts the step without its update: for negative controls
   double Loss(uint64_t step) const;  // falls with the steps, and tells two states apart
   // Step that the state is the result of, as the state itself says.
   uint64_t step() const { return counter_[1]; }
