@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_BASE_LIMITS_H_
 #define HOLDFAST_BASE_LIMITS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace holdfast {
@@ -29,6 +30,8 @@ inline constexpr int kEnvEntriesMax = 4096;
 inline constexpr int kArgsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 1 << 20;
 inline constexpr int64_t kRpcMessageBytesMax = 16 << 20;
+// A commit record travels whole in orders to agents, beside other orders.
+inline constexpr size_t kCommitRecordBytesMax = 8 << 20;
 inline constexpr int64_t kStreamChunkBytes = 1 << 20;
 
 inline constexpr int64_t kStoreKeyBytesMax = 1024;

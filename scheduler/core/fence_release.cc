@@ -7,7 +7,7 @@
 
 namespace holdfast::sched {
 
-FenceVerdict JudgeFence(const FenceInput& input, int64_t now_mono_ns) {
+FenceVerdict JudgeFence(const FenceInput& input) {
   if (input.proof) return {true, "its ranks are proven gone"};
   if (input.mode == v1::FENCE_MODE_COMMIT) return {true, "fence: commit"};
   if (input.witnesses.empty()) {
@@ -23,7 +23,7 @@ FenceVerdict JudgeFence(const FenceInput& input, int64_t now_mono_ns) {
     if (word == input.words.end() || (word->second.not_heard_since_ns < 0 && !word->second.alive)) {
       ++unreached;
     } else if (!word->second.alive &&
-               now_mono_ns - word->second.not_heard_since_ns >= needed_ms * kNsPerMs) {
+               word->second.answered_ns - word->second.not_heard_since_ns >= needed_ms * kNsPerMs) {
       ++silent;
     }
   }

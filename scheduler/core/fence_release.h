@@ -20,6 +20,7 @@ namespace holdfast::sched {
 struct WitnessWord {
   bool alive = false;               // it reached the node, or heard it again
   int64_t not_heard_since_ns = -1;  // scheduler's clock; -1: the witness has not been reached
+  int64_t answered_ns = 0;          // when it said so: it speaks of the time until then alone
 };
 
 struct FenceInput {
@@ -35,7 +36,7 @@ struct FenceVerdict {
   std::string reason;  // why, or what is waited for, with numbers
 };
 
-FenceVerdict JudgeFence(const FenceInput& input, int64_t now_mono_ns);
+FenceVerdict JudgeFence(const FenceInput& input);
 
 // The mode in force: commit for a trainer, witness for a command, unless the job says.
 v1::FenceMode EffectiveFence(const v1::JobSpec& spec);

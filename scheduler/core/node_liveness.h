@@ -17,6 +17,7 @@ namespace holdfast::sched {
 
 inline constexpr int64_t kSuspectAfterMs = 2 * kBeatIntervalMs;  // the second missed beat
 inline constexpr int kNeighboursAsked = 2;
+inline constexpr int64_t kOwnStallMs = 500;  // between two looks that are due each 100 ms
 inline constexpr int64_t kMassLossWindowMs = 60'000;
 inline constexpr uint32_t kMassLossNodes = 2;
 inline constexpr double kMassLossShare = 0.10;

@@ -67,12 +67,12 @@ TEST(MassLoss, MoreThanTwoOrATenthInAMinuteIsHeld) {
 }
 
 TEST(Fence, CommitReleasesAtOnceAndProofAlways) {
-  EXPECT_TRUE(JudgeFence({.mode = v1::FENCE_MODE_COMMIT}, 0).released);
-  EXPECT_TRUE(JudgeFence({.mode = v1::FENCE_MODE_WITNESS, .proof = true}, 0).released);
+  EXPECT_TRUE(JudgeFence({.mode = v1::FENCE_MODE_COMMIT}).released);
+  EXPECT_TRUE(JudgeFence({.mode = v1::FENCE_MODE_WITNESS, .proof = true}).released);
 }
 
 TEST(Fence, WithoutWitnessesOnlyProof) {
-  const FenceVerdict v = JudgeFence({.mode = v1::FENCE_MODE_WITNESS}, int64_t{1} << 60);
+  const FenceVerdict v = JudgeFence({.mode = v1::FENCE_MODE_WITNESS});
   EXPECT_FALSE(v.released);
   EXPECT_THAT(v.reason, HasSubstr("no witnesses"));
 }
@@ -82,22 +82,35 @@ TEST(Fence, MoreThanHalfOfTheWitnessesForFenceAndMargin) {
   in.mode = v1::FENCE_MODE_WITNESS;
   in.witnesses = {"a", "b", "c", "d"};
   const int64_t since = 50 * kNsPerSec;
-  in.words["a"] = {.alive = false, .not_heard_since_ns = since};
-  in.words["b"] = {.alive = false, .not_heard_since_ns = since};
+  const auto silent = [&](int64_t since_ns, int64_t answered_ns) {
+    return WitnessWord{.alive = false, .not_heard_since_ns = since_ns, .answered_ns = answered_ns};
+  };
   const int64_t full = since + 35 * kNsPerSec;
-  EXPECT_FALSE(JudgeFence(in, full).released) << "two of four are not more than half";
-  in.words["c"] = {.alive = false, .not_heard_since_ns = since + 1};
-  EXPECT_FALSE(JudgeFence(in, full).released);
-  EXPECT_TRUE(JudgeFence(in, full + 1).released);
+  in.words["a"] = silent(since, full);
+  in.words["b"] = silent(since, full + kNsPerSec);
+  EXPECT_FALSE(JudgeFence(in).released) << "two of four are not more than half";
+  in.words["c"] = silent(since + 1, full);
+  EXPECT_FALSE(JudgeFence(in).released);
+  in.words["c"] = silent(since + 1, full + 1);
+  EXPECT_TRUE(JudgeFence(in).released);
   in.words["c"].alive = true;
-  EXPECT_FALSE(JudgeFence(in, full + 1).released);
-  in.words["d"] = {.alive = false, .not_heard_since_ns = -1};
-  EXPECT_FALSE(JudgeFence(in, full + 100 * kNsPerSec).released)
-      << "a witness that cannot be reached says nothing";
-  EXPECT_THAT(JudgeFence(in, full).reason, HasSubstr("1 could not be asked"));
+  EXPECT_FALSE(JudgeFence(in).released);
+  in.words["d"] = silent(-1, full);
+  EXPECT_FALSE(JudgeFence(in).released) << "a witness that cannot be reached says nothing";
+  EXPECT_THAT(JudgeFence(in).reason, HasSubstr("1 could not be asked"));
   in.fence_ms = 1000;
-  in.words["c"] = {.alive = false, .not_heard_since_ns = since};
-  EXPECT_TRUE(JudgeFence(in, since + 6 * kNsPerSec).released);
+  in.words["c"] = silent(since, full);
+  EXPECT_TRUE(JudgeFence(in).released);
+}
+
+// A witness that has not been reached for an hour may hear the node again: its old word proves the
+// silence until then, not since.
+TEST(Fence, AnOldWordDoesNotRipenIntoProof) {
+  FenceInput in;
+  in.mode = v1::FENCE_MODE_WITNESS;
+  in.witnesses = {"a"};
+  in.words["a"] = {.alive = false, .not_heard_since_ns = 0, .answered_ns = kNsPerSec};
+  EXPECT_FALSE(JudgeFence(in).released);
 }
 
 TEST(Fence, DefaultsFollowTheKindOfJob) {

@@ -11,10 +11,11 @@ namespace {
 // What makes two crashes the same: who, how, where. Empty when the fault came from outside and says
 // nothing about the program.
 std::string CrashKey(const Cause& cause) {
-  if (cause.fault_class == v1::OUT_OF_MEMORY) return absl::StrCat("oom@", cause.root.step);
+  // An attempt that starts behind the step where the one before ended is at the same place.
+  const uint64_t step = std::max(cause.root.step, cause.root.start_step);
+  if (cause.fault_class == v1::OUT_OF_MEMORY) return absl::StrCat("oom@", step);
   if (!cause.own_program) return "";
-  return absl::StrCat(static_cast<int>(cause.root.kind), ":", cause.root.exit_code, "@",
-                      cause.root.step);
+  return absl::StrCat(static_cast<int>(cause.root.kind), ":", cause.root.exit_code, "@", step);
 }
 
 RestartDecision Refuse(std::string reason) {
@@ -65,10 +66,12 @@ RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause,
     }
   }
   if (!key.empty() && book->crash_count() >= kSameCrashMax) {
-    const char* kind =
-        cause.fault_class == v1::OUT_OF_MEMORY ? "out of memory" : "user program, recurring";
-    return Refuse(absl::StrCat(kind, ": ", cause.what, "; the same end ", book->crash_count(),
-                               " times without progress"));
+    const bool memory = cause.fault_class == v1::OUT_OF_MEMORY;
+    RestartDecision refused =
+        Refuse(absl::StrCat(memory ? "out of memory" : "user program, recurring", ": ", cause.what,
+                            "; the same end ", book->crash_count(), " times without progress"));
+    refused.blames_program = !memory;
+    return refused;
   }
   if (book->used() >= RestartsMax(spec)) {
     return Refuse(absl::StrCat("restart budget used up (restarts_max ", RestartsMax(spec),

@@ -19,7 +19,7 @@ inline constexpr uint32_t kFreeRestarts = 2;  // without back-off, since the las
 inline constexpr int64_t kBackoffFirstMs = 1'000;
 inline constexpr int64_t kBackoffMaxMs = 30'000;
 inline constexpr uint32_t kUserProgramRetries = 1;
-inline constexpr uint32_t kSameCrashMax = 3;
+inline constexpr uint32_t kSameCrashMax = 2;
 inline constexpr int64_t kActivityIsProgressMs =
     10 * 60 * 1000;  // where neither snapshot nor checkpoint can be seen
 
@@ -32,8 +32,9 @@ struct Progress {
 
 struct RestartDecision {
   bool restart = false;
-  int64_t backoff_ms = 0;  // counted from the fault
-  std::string reason;      // FAILED reason when not restarted, else why it may
+  int64_t backoff_ms = 0;       // counted from the fault
+  std::string reason;           // FAILED reason when not restarted, else why it may
+  bool blames_program = false;  // the fault is USER_PROGRAM, whatever it looked like alone
 };
 
 // Restores budget, back-off and crash counters when `progress` is newer than anything before. True

@@ -30,7 +30,9 @@ v1::CheckpointRef ResolveFrom(Cycle& c, const v1::JobSpec& spec) {
   return ref;
 }
 
-v1::StartPoint Choose(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
+}  // namespace
+
+v1::StartPoint ChooseStart(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
   const uint64_t id = job->status().id();
   const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
   const Line line(id, links);
@@ -42,6 +44,7 @@ v1::StartPoint Choose(Cycle& c, records::JobRecord* job, const v1::Placement& pl
   for (const auto& record : c.txn.Checkpoints(id)) {
     if (!record.aborted()) request.committed.push_back(record.ref());
   }
+  request.damaged.assign(job->damaged().begin(), job->damaged().end());
   request.from = ResolveFrom(c, job->status().spec());
   request.wanted_step = job->restart_from_step();
   absl::StatusOr<v1::StartPoint> start = ChooseStartPoint(request);
@@ -52,8 +55,15 @@ v1::StartPoint Choose(Cycle& c, records::JobRecord* job, const v1::Placement& pl
     request.wanted_step = 0;
     start = ChooseStartPoint(request);
   }
+  if (start->source() == v1::StartPoint::SOURCE_CHECKPOINT) {
+    const records::CheckpointRecord* record =
+        c.txn.FindCheckpoint(start->ref().job(), {start->ref().attempt(), start->ref().step()});
+    if (record != nullptr) start->set_store(record->store());
+  }
   return *start;
 }
+
+namespace {
 
 void TakeDevices(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
   std::vector<records::NodeHold> holds;
@@ -116,6 +126,8 @@ void QueueOne(Cycle& c, const QueueEntry& entry, std::string* blocked_by) {
     return;
   }
   const records::JobRecord* job = c.txn.FindJob(entry.job);
+  // It may be queued because it was drained, or had no place, and lose a node then.
+  if (!FencesAllow(c, *job, &facts.waiting)) return;
   const PlacementRequest request = RequestOf(*job);
   const std::vector<PlacementNode> nodes = NodesForPlacement(c, entry.job);
   const PlacementResult placed = Place(request, nodes);
@@ -148,7 +160,7 @@ void StartAttempt(Cycle& c, uint64_t id, const v1::Placement& placement) {
   records::JobRecord* job = c.txn.MutableJob(id);
   v1::JobStatus* status = job->mutable_status();
   if (status->attempt() == job->last_run_attempt()) status->set_attempt(status->attempt() + 1);
-  const v1::StartPoint start = Choose(c, job, placement);
+  const v1::StartPoint start = ChooseStart(c, job, placement);
   const bool again = job->last_run_attempt() > 0;
   if (again) NoteRestart(job, placement, start);
   MarkDirty(c, *job);  // nodes of the old placement

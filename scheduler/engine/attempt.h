@@ -11,6 +11,10 @@ namespace holdfast::sched {
 
 PlacementRequest RequestOf(const records::JobRecord& job);
 
+// Where the next attempt of the job would start from, placed like this. An order of an operator
+// that cannot be followed is told in an event.
+v1::StartPoint ChooseStart(Cycle& c, records::JobRecord* job, const v1::Placement& placement);
+
 // The job is QUEUED or RECOVERING, and nothing of an older attempt runs where we can reach it.
 void StartAttempt(Cycle& c, uint64_t job, const v1::Placement& placement);
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/engine/desired.h"
 
+#include "base/limits.h"
 #include "base/rank/recorder.h"
 #include "scheduler/core/job_fsm.h"
 #include "scheduler/engine/cycle.h"
 
 namespace holdfast::sched {
 namespace {
+
+// Of commit records in one state, which is one message; the next state carries the rest. One record
+// has at most kCommitRecordBytesMax.
+constexpr size_t kOrderBytesMax = kCommitRecordBytesMax;
 
 bool Runs(v1::JobState state) {
   return state == v1::JOB_STATE_STARTING || state == v1::JOB_STATE_RUNNING ||
@@ -85,6 +90,7 @@ bool FillAbsent(const JobFacts* facts, const records::JobRecord& job, const std:
 
 v1::DesiredState BuildDesired(const State& state, const Facts& all, const std::string& node) {
   v1::DesiredState desired;
+  size_t order_bytes = 0;
   std::set<uint64_t> ids = state.active;
   for (const auto& [id, facts] : all.jobs) ids.insert(id);
   for (const uint64_t id : ids) {
@@ -97,8 +103,13 @@ v1::DesiredState BuildDesired(const State& state, const Facts& all, const std::s
     bool orders = false;
     if (facts != nullptr) {
       if (const auto on_node = facts->orders.find(node); on_node != facts->orders.end()) {
-        for (const auto& [point, pending] : on_node->second) *out.add_commits() = pending.order;
         orders = !on_node->second.empty();
+        for (const auto& [point, pending] : on_node->second) {
+          const size_t bytes = pending.order.record().size();
+          if (order_bytes > 0 && order_bytes + bytes > kOrderBytesMax) break;
+          order_bytes += bytes;
+          *out.add_commits() = pending.order;
+        }
       }
     }
     if (Runs(record.status().state()) &&

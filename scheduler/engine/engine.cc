@@ -84,6 +84,7 @@ Changes Engine::TakeChanges() {
 }
 
 absl::Status Engine::Tick(Now now) {
+  ForgiveOwnStall(now);
   return Run(now, nullptr, [&](Cycle& c) {
     JudgeNodes(c);
     return absl::OkStatus();

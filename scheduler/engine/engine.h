@@ -92,6 +92,8 @@ class Engine {
                    const std::function<absl::Status(Cycle&)>& decide);
   std::set<uint64_t> JobsOnNode(const std::string& node) const;
   void JudgeNodes(Cycle& c);
+  // While this scheduler itself did not run, nobody was heard: that is no node's silence.
+  void ForgiveOwnStall(Now now);
   void ChooseWitnesses(Cycle& c, const std::string& node);
   bool AnotherAgentLives(const records::NodeRecord& node, const v1::RegisterNodeRequest& request,
                          Now now) const;
@@ -108,6 +110,7 @@ class Engine {
   std::set<std::string> dirty_nodes_;
   bool queue_dirty_ = true;
   int64_t queue_tried_ns_ = 0;
+  int64_t last_tick_ns_ = 0;
 };
 
 }  // namespace holdfast::sched

@@ -48,6 +48,17 @@ void NoteAgentDied(Cycle& c, const std::string& node, int64_t silent_ms) {
   }
 }
 
+// Several nodes are there to be heard, and none of them was within its lease.
+bool NobodyIsHeard(Cycle& c) {
+  int nodes = 0;
+  for (const std::string& name : c.txn.NodeNames()) {
+    if (c.txn.FindNode(name)->lost()) continue;
+    ++nodes;
+    if (c.now.mono_ns - c.facts.nodes[name].last_beat_ns < kNodeLeaseMs * kNsPerMs) return false;
+  }
+  return nodes > 1;
+}
+
 }  // namespace
 
 // An agent that was restarted has the same boot and the same address, and its directory's lock
@@ -95,12 +106,11 @@ absl::StatusOr<v1::RegisterNodeResponse> Engine::RegisterNode(
     if (fresh || before.lost())
       AddNodeEvent(c, name, "node.ready", fresh ? "registered" : "is back");
     if (!fresh && before.agent_epoch() != request.agent_epoch()) {
-      const bool long_gone = silent_ms > kNodeLeaseMs;
-      AddNodeEvent(c, name, long_gone ? "agent.died" : "agent.restarted",
+      AddNodeEvent(c, name, request.predecessor_stopped() ? "agent.restarted" : "agent.died",
                    absl::StrCat("a new agent of ", name, " took over after ", silent_ms,
                                 " ms without a beat"));
-      if (!before.lost() && before.boot_id() == request.boot_id())
-        NoteAgentDied(c, name, silent_ms);
+      const bool died = !request.predecessor_stopped() && before.boot_id() == request.boot_id();
+      if (died && !before.lost()) NoteAgentDied(c, name, silent_ms);
     }
     c.queue_dirty = true;
     c.dirty_nodes.insert(name);
@@ -205,8 +215,20 @@ void Engine::ChooseWitnesses(Cycle& c, const std::string& node) {
   for (const std::string& witness : chosen) changed->add_witnesses(witness);
 }
 
+void Engine::ForgiveOwnStall(Now now) {
+  const int64_t late_ns = last_tick_ns_ == 0 ? 0 : now.mono_ns - last_tick_ns_;
+  last_tick_ns_ = now.mono_ns;
+  if (late_ns < kOwnStallMs * kNsPerMs) return;
+  for (auto& [name, facts] : facts_.nodes) {
+    facts.last_beat_ns = std::min(now.mono_ns, facts.last_beat_ns + late_ns);
+    facts.answers.clear();
+    facts.asked = 0;
+  }
+}
+
 void Engine::JudgeNodes(Cycle& c) {
   const std::vector<std::string> names = c.txn.NodeNames();
+  const bool all_silent = NobodyIsHeard(c);
   for (const std::string& name : names) {
     const records::NodeRecord* node = c.txn.FindNode(name);
     if (node->lost()) continue;
@@ -214,6 +236,14 @@ void Engine::JudgeNodes(Cycle& c) {
     LivenessInput input{facts.last_beat_ns, facts.answers, facts.asked};
     LivenessVerdict verdict = JudgeLiveness(input, c.now.mono_ns);
     facts.reason = verdict.reason;
+    if (verdict.liveness == Liveness::kLost && all_silent) {
+      facts.reason = absl::StrCat(
+          "not one of several nodes is heard: this scheduler may be cut off; ", verdict.reason);
+      verdict.liveness = Liveness::kSuspect;
+    }
+    // Its neighbours are asked first.
+    if (verdict.liveness == Liveness::kLost && facts.liveness == Liveness::kReady)
+      verdict.liveness = Liveness::kSuspect;
     if (verdict.liveness == Liveness::kLost &&
         c.facts.mass_loss.WouldHold(name, static_cast<uint32_t>(names.size()), c.now.mono_ns)) {
       if (!facts.loss_held) {
@@ -286,6 +316,7 @@ absl::Status Engine::NoteProbe(const ProbeTask& task, bool answered,
   if (answered) {
     WitnessWord& word = facts.words[task.neighbour];
     word.alive = response.reachable();
+    word.answered_ns = now.mono_ns;
     if (response.last_heard_age_ms() >= 0) {
       word.not_heard_since_ns = now.mono_ns - response.last_heard_age_ms() * kNsPerMs;
     } else if (word.not_heard_since_ns < 0) {

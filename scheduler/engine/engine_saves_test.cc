@@ -2,9 +2,12 @@
 // Saves, stops and stale words in whole lives of jobs on a fake cluster. The invariants of
 // fake_cluster.h are checked after every turn of every test.
 #include <csignal>
+#include <set>
 
+#include "base/rank/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/core/start_point.h"
 #include "scheduler/engine/engine.h"
 #include "scheduler/testing/engine_words.h"
 #include "scheduler/testing/fake_cluster.h"
@@ -39,6 +42,23 @@ TEST(EngineSave, AWholeSetOfAnOldAttemptIsCommittedBeforeTheNextStartsAHalfOneIs
   EXPECT_EQ(c.Job(job).newest_checkpoint().step(), 5u);
   EXPECT_GE(c.node("n1").aborts_seen[half], 1);
   EXPECT_TRUE(c.node("n1").jobs.at(job).prepared.empty()) << "the late save was not answered";
+}
+
+// One rank's part will never come (its buffer was used again while no agent was there).
+TEST(EngineSave, ASetThatCanNeverBeWholeIsAbortedByANewerCommit) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  for (uint64_t step = 1; step <= 40; ++step) {
+    c.Finish(job, step, true, true);
+    if (step % 2 == 0) {
+      c.Prepare(job, step);
+    } else {
+      c.PrepareRank(job, {1, step}, 0, FakeManifest(job, {1, step}, 0, 4));
+    }
+  }
+  EXPECT_EQ(c.Job(job).saves_committed(), 20u);
+  EXPECT_EQ(c.Job(job).saves_aborted(), 20u);
+  EXPECT_EQ(c.Job(job).incidents_size(), 0);
 }
 
 TEST(EngineSave, ALateSetIsCommittedWhileTheOldAttemptIsStillBeingStopped) {
@@ -172,6 +192,52 @@ TEST(EngineSave, FromAnotherJobsCheckpoint) {
   c.Pump();
   EXPECT_EQ(c.Job(second).attempt(), 2u);
   EXPECT_EQ(c.Job(second).start_point().ref().job(), first) << "the root stays where the job began";
+}
+
+// What does not verify is never started from again; the job goes back until nothing is left, and
+// never begins anew by itself.
+TEST(EngineSave, ADamagedStartPointIsLeftOutUntilNoneIsLeft) {
+  FakeCluster c;
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_restarts_max(100);
+  const uint64_t job = c.Submit(spec);
+  for (const uint64_t step : {5, 10}) {
+    c.Finish(job, step, true, true);
+    c.Prepare(job, step);
+  }
+  c.Finish(job, 12, true, false);
+  c.Exit(job, 1, -SIGKILL);
+  std::vector<std::string> starts;
+  for (int i = 0; i < 10 && c.StateOf(job) != kFailed; ++i) {
+    c.Advance(120'000);
+    ASSERT_EQ(c.StateOf(job), kRunning) << c.Trace();
+    starts.push_back(DescribeStart(c.Job(job).start_point()));
+    c.Exit(job, 0, rank::kExitCorrupt, "tensor 'w' at offset 64 does not match");
+    c.Pump();
+    EXPECT_EQ(c.LastIncident(job).fault_class(), v1::CORRUPT_CHECKPOINT) << c.Trace();
+    EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(0));
+  }
+  EXPECT_THAT(starts, Contains(HasSubstr("snapshot of step 12")));
+  EXPECT_THAT(starts, Contains(HasSubstr("checkpoint j-1@10")));
+  EXPECT_THAT(starts.back(), HasSubstr("checkpoint j-1@5"));
+  EXPECT_EQ(std::set<std::string>(starts.begin(), starts.end()).size(), starts.size());
+  EXPECT_EQ(c.StateOf(job), kFailed);
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("offset 64"));
+  EXPECT_THAT(c.Job(job).reason(), HasSubstr("no undamaged snapshot or checkpoint"));
+}
+
+TEST(EngineSave, ADamagedCheckpointOfAnotherJobEndsTheJobThatWasToStartFromIt) {
+  FakeCluster c(4, 2);
+  const uint64_t first = c.Submit(TrainerSpec());
+  c.Finish(first, 5, true, true);
+  c.Prepare(first, 5);
+  v1::JobSpec spec = TrainerSpec();
+  spec.set_from("j-1@5");
+  const uint64_t second = c.Submit(spec);
+  c.Exit(second, 0, rank::kExitCorrupt);
+  c.Pump();
+  EXPECT_EQ(c.StateOf(second), kFailed);
+  EXPECT_THAT(c.Job(second).reason(), HasSubstr("--from an older checkpoint"));
 }
 
 // stops

@@ -407,6 +407,69 @@ TEST(EngineNode, AnAgentThatComesBackWithItsRanksDisturbsNothing) {
   EXPECT_FALSE(c.LastIncident(job).acted());
 }
 
+TEST(EngineNode, ItsOwnPauseIsNoNodesSilence) {
+  FakeCluster c(4, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.Advance(1000);
+  for (int i = 0; i < 3; ++i) {
+    c.Suspend(5000);
+    c.Advance(300);
+  }
+  c.Advance(3000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).incidents_size(), 0) << c.Trace();
+  EXPECT_THAT(c.EventKinds(0), Not(Contains("node.lost")));
+}
+
+TEST(EngineNode, ASchedulerThatHearsNobodyIsCutOffItself) {
+  FakeCluster c(4, 2);
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  for (const char* name : {"n0", "n1", "n2", "n3"}) c.LoseNode(name, false);
+  c.Advance(600'000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_THAT(c.EventKinds(0), Not(Contains("node.lost"))) << c.Trace();
+  // Once somebody is heard, the silence of the others is theirs.
+  c.ReturnNode("n0", false);
+  c.ReturnNode("n2", false);
+  c.ReturnNode("n3", false);
+  c.Advance(5000);
+  EXPECT_THAT(c.EventKinds(0), Contains("node.lost")) << c.Trace();
+}
+
+// What is queued after a drain and loses a node meanwhile waits for the fence like anything else.
+TEST(EngineNode, AQueuedJobOfALostNodeWaitsForTheFence) {
+  FakeCluster c(4, 2);
+  const uint64_t job = c.Submit(CommandSpec());
+  c.Advance(1000);
+  const std::string first = c.NodeOf(job, 0), second = c.NodeOf(job, 3);
+  c.node(second).obey_stops = false;
+  v1::DrainNodeRequest drain;
+  drain.set_idempotency_key("d");
+  drain.set_node(first);
+  ASSERT_TRUE(c.engine().DrainNode(drain, c.now()).ok());
+  c.LoseNode(second, false);
+  c.Advance(10'000);
+  EXPECT_EQ(c.StateOf(job), kQueued) << c.Trace();
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  c.node(second).KillAllRanks(c.now().mono_ns);  // its keeper's deadline
+  c.Advance(60'000);
+  EXPECT_EQ(c.StateOf(job), kRunning) << c.Job(job).reason();
+}
+
+TEST(EngineNode, AnAgentThatWasStoppedInOrderDidNotDie) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 3, true, false);
+  c.LoseNode("n1", false);
+  c.node("n1").predecessor_stopped = true;
+  c.ReturnNode("n1", false);
+  c.Advance(3000);
+  EXPECT_EQ(c.StateOf(job), kRunning);
+  EXPECT_EQ(c.Job(job).incidents_size(), 0);
+}
+
 // A restarted agent that has not heard its keepers yet lists no rank: that is ignorance, not their
 // end.
 TEST(EngineNode, AnAgentThatDoesNotKnowItsRanksYetDisturbsNothing) {

@@ -42,6 +42,7 @@ struct RankFact {
   std::string message, stderr_tail, detail;
   int missing_levels = 0;  // levels in a row that did not mention it although it was seen
   bool vanished = false;
+  bool start_is_program = false;
 };
 
 // What a node last said about a job.
@@ -75,6 +76,7 @@ struct JobFacts {
   std::map<std::string, std::map<Point, PendingOrder>> orders;  // by node
   std::set<Point> written;  // commit records that at least one store has
   uint64_t newest_complete_step = 0;
+  Point newest_persist;                     // the newest snapshot that a rank wants in the store
   int64_t fault_ns = 0;                     // of the open incident
   std::vector<RankFailure> first_failures;  // that began the recovery
   int64_t stop_ordered_ns = 0;

@@ -58,14 +58,9 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
   return false;
 }
 
-bool MidStep(const RankFact& f) {
-  return f.hello && f.worker_phase >= rank::kPhaseFirstStep &&
-         f.worker_phase < rank::kPhaseTeardown;
-}
-
 bool IsEarly(const RankFact& f, const std::vector<RankFailure>& failures, bool peers_run, Now now) {
   const bool marked = f.hello && f.worker_phase > 0;
-  if (marked && !MidStep(f)) return false;  // it said that it was done
+  if (marked && f.worker_phase >= rank::kPhaseTeardown) return false;  // it said that it was done
   for (const RankFailure& other : failures) {
     const int64_t after_ns = other.at_mono_ns - f.ended_ns;
     if (after_ns >= 0 && after_ns <= kVictimWindowMs * kNsPerMs) return true;
@@ -118,6 +113,8 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.exit_code = f.exit_code;
       failure.oom_killed = f.oom_killed;
       failure.step = f.step;
+      failure.start_step = job.status().start_point().ref().step();
+      failure.start_is_program = f.start_is_program;
       failure.message = f.message;
       failure.stderr_tail = f.stderr_tail;
       failure.detail = f.detail;

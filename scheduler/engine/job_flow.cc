@@ -36,6 +36,7 @@ void NoteProgressOfRun(Cycle& c, uint64_t id) {
   const uint32_t world = WorldSize(job->status().placement());
   if (job->status().state() == v1::JOB_STATE_STARTING &&
       AllRanksAre(facts, world, RankHasStarted)) {
+    c.txn.MutableJob(id)->set_running_wall_ns(c.now.wall_ns);
     Step(c, c.txn.MutableJob(id), JobEvent::kAllRunning, "");
     AddJobEvent(c, *c.txn.FindJob(id), "job.running", absl::StrCat(world, " rank(s) run"));
     Facts* all = &c.facts;
@@ -185,7 +186,10 @@ bool LastSaveIsPending(Cycle& c, const records::JobRecord& job) {
   for (const auto& [point, save] : facts.saves.open()) {
     if (c.txn.FindCheckpoint(job.status().id(), point) == nullptr) return true;
   }
-  return false;
+  // The ranks do not wait for their last snapshot to be written: no node may have told of it yet.
+  const Point last = facts.newest_persist;
+  return last.attempt == job.last_run_attempt() &&
+         c.txn.FindCheckpoint(job.status().id(), last) == nullptr;
 }
 
 void SettleStopping(Cycle& c, uint64_t id) {
@@ -355,8 +359,13 @@ void SettleJob(Cycle& c, uint64_t id) {
   }
   JobFacts& facts = c.job_facts(id);
   if (facts.attempt != c.txn.FindJob(id)->last_run_attempt()) {  // after a restart of the scheduler
-    facts.attempt = c.txn.FindJob(id)->last_run_attempt();
+    const records::JobRecord& known = *c.txn.FindJob(id);
+    facts.attempt = known.last_run_attempt();
     facts.ranks.clear();
+    if (known.status().state() == v1::JOB_STATE_RUNNING && known.running_wall_ns() > 0) {
+      const int64_t age_ns = std::max<int64_t>(0, c.now.wall_ns - known.running_wall_ns());
+      facts.running_since_ns = std::max<int64_t>(1, c.now.mono_ns - age_ns);
+    }
   }
   FollowHolds(c, id);
   const records::JobRecord* job = c.txn.FindJob(id);

@@ -106,7 +106,73 @@ void NoteOtherLosses(Cycle& c, records::JobRecord* job, const Cause& cause) {
   }
 }
 
-// Lost nodes: may the job start elsewhere yet?
+void Fail(Cycle& c, uint64_t id, const Cause& cause, const std::string& reason) {
+  records::JobRecord* job = c.txn.MutableJob(id);
+  job->mutable_status()->set_exit_code(ShellExitCode(cause.root.exit_code));
+  const std::string& last = cause.root.stderr_tail.empty() ? cause.detail : cause.root.stderr_tail;
+  job->mutable_status()->set_last_stderr(
+      last.size() > kStderrBytesMax ? last.substr(last.size() - kStderrBytesMax) : last);
+  if (v1::Incident* incident = OpenIncident(job)) incident->set_rung(6);
+  EndJob(c, id, JobEvent::kEndFailed, reason);
+}
+
+// Remembers a start point that does not verify, so that the next attempt starts from an older one.
+// False: there is none, and the job has ended. Beginning anew would throw away all that was
+// trained.
+bool GoBehindDamage(Cycle& c, uint64_t id, const Cause& cause) {
+  if (cause.fault_class != v1::CORRUPT_CHECKPOINT) return true;
+  records::JobRecord* job = c.txn.MutableJob(id);
+  const v1::StartPoint start = job->status().start_point();
+  const std::string what = absl::StrCat(DescribeStart(start), " is damaged: ", cause.detail);
+  AddJobEvent(c, *job, "checkpoint.damaged", what);
+  if (start.ref().job() != id) {
+    Fail(c, id, cause, absl::StrCat(what, "; submit again with --from an older checkpoint"));
+    return false;
+  }
+  *job->add_damaged() = start;
+  const v1::StartPoint next = ChooseStart(c, job, job->status().placement());
+  if (next.source() != v1::StartPoint::SOURCE_SCRATCH) return true;
+  Fail(c, id, cause,
+       absl::StrCat(what, "; no undamaged snapshot or checkpoint of the job is left"));
+  return false;
+}
+
+// Asks the policy once for each fault. False: the job has ended.
+bool CountFault(Cycle& c, uint64_t id) {
+  records::JobRecord* job = c.txn.MutableJob(id);
+  if (job->manual_restart() || job->fault_counted()) return true;
+  JobFacts& facts = c.job_facts(id);
+  const Cause cause = CauseOf(c, job);
+  const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
+  const std::vector<v1::StartPoint> damaged(job->damaged().begin(), job->damaged().end());
+  const Point snapshot =
+      NewestCompleteSnapshot(job->status().placement(), facts.arenas, Line(id, links), damaged);
+  Progress progress;
+  progress.newest_point_step = std::max(snapshot.step, NewestCheckpoint(c, *job).step());
+  if (progress.newest_point_step > 0) job->mutable_book()->set_points_visible(true);
+  progress.points_visible = job->book().points_visible();
+  progress.active_ms =
+      facts.running_since_ns > 0 ? (facts.stop_ordered_ns - facts.running_since_ns) / kNsPerMs : 0;
+  NoteProgress(progress, job->mutable_book());
+  if (FirstStepEver(c, *job)) job->mutable_book()->set_first_step_ever(true);
+  const RestartDecision decision = DecideRestart(job->status().spec(), cause, job->mutable_book());
+  const uint32_t used = job->book().used(), max = RestartsMax(job->status().spec());
+  job->mutable_status()->set_restarts_left(max > used ? max - used : 0);
+  if (!decision.restart) {
+    if (v1::Incident* incident = OpenIncident(job); incident != nullptr && decision.blames_program)
+      incident->set_fault_class(v1::USER_PROGRAM);
+    Fail(c, id, cause, decision.reason);
+    return false;
+  }
+  if (!GoBehindDamage(c, id, cause)) return false;
+  job->set_fault_counted(true);
+  job->set_backoff_ms(decision.backoff_ms);
+  job->mutable_status()->set_reason(decision.reason);
+  return true;
+}
+
+}  // namespace
+
 bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_for) {
   const v1::JobSpec& spec = job.status().spec();
   for (const auto& hold : job.holds()) {
@@ -120,7 +186,7 @@ bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_f
       input.witnesses.assign(node->witnesses().begin(), node->witnesses().end());
       input.words = c.facts.nodes[hold.node()].words;
     }
-    const FenceVerdict verdict = JudgeFence(input, c.now.mono_ns);
+    const FenceVerdict verdict = JudgeFence(input);
     if (verdict.released) continue;
     *waiting_for =
         absl::StrCat("node ", hold.node(), " is gone, its ranks may still run; ", verdict.reason);
@@ -128,48 +194,6 @@ bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_f
   }
   return true;
 }
-
-void Fail(Cycle& c, uint64_t id, const Cause& cause, const std::string& reason) {
-  records::JobRecord* job = c.txn.MutableJob(id);
-  job->mutable_status()->set_exit_code(ShellExitCode(cause.root.exit_code));
-  const std::string& last = cause.root.stderr_tail.empty() ? cause.detail : cause.root.stderr_tail;
-  job->mutable_status()->set_last_stderr(
-      last.size() > kStderrBytesMax ? last.substr(last.size() - kStderrBytesMax) : last);
-  if (v1::Incident* incident = OpenIncident(job)) incident->set_rung(6);
-  EndJob(c, id, JobEvent::kEndFailed, reason);
-}
-
-// Asks the policy once for each fault. False: the job has ended.
-bool CountFault(Cycle& c, uint64_t id) {
-  records::JobRecord* job = c.txn.MutableJob(id);
-  if (job->manual_restart() || job->fault_counted()) return true;
-  JobFacts& facts = c.job_facts(id);
-  const Cause cause = CauseOf(c, job);
-  const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
-  const Point snapshot =
-      NewestCompleteSnapshot(job->status().placement(), facts.arenas, Line(id, links));
-  Progress progress;
-  progress.newest_point_step = std::max(snapshot.step, NewestCheckpoint(c, *job).step());
-  if (progress.newest_point_step > 0) job->mutable_book()->set_points_visible(true);
-  progress.points_visible = job->book().points_visible();
-  progress.active_ms =
-      facts.running_since_ns > 0 ? (facts.stop_ordered_ns - facts.running_since_ns) / kNsPerMs : 0;
-  NoteProgress(progress, job->mutable_book());
-  if (FirstStepEver(c, *job)) job->mutable_book()->set_first_step_ever(true);
-  const RestartDecision decision = DecideRestart(job->status().spec(), cause, job->mutable_book());
-  const uint32_t used = job->book().used(), max = RestartsMax(job->status().spec());
-  job->mutable_status()->set_restarts_left(max > used ? max - used : 0);
-  if (!decision.restart) {
-    Fail(c, id, cause, decision.reason);
-    return false;
-  }
-  job->set_fault_counted(true);
-  job->set_backoff_ms(decision.backoff_ms);
-  job->mutable_status()->set_reason(decision.reason);
-  return true;
-}
-
-}  // namespace
 
 void BeginRecovery(Cycle& c, uint64_t id, const std::vector<RankFailure>& failures) {
   JobFacts& facts = c.job_facts(id);

@@ -21,6 +21,9 @@ void BeginManualRestart(Cycle& c, uint64_t job, uint64_t from_step);
 // RECOVERING: goes on as far as the facts allow.
 void SettleRecovery(Cycle& c, uint64_t job);
 
+// Whether what may still run on lost nodes allows a start elsewhere; else what is waited for.
+bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_for);
+
 // Places QUEUED jobs in order, as far as they fit.
 void RunQueue(Cycle& c);
 

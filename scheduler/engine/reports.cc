@@ -52,6 +52,7 @@ void CopyPhase(const v1::RankReport& report, int64_t happened_ns, RankFact* f) {
   }
   f->phase = report.phase();
   f->exit_code = report.exit_code();
+  f->start_is_program |= report.start_is_program();
   f->oom_killed |= report.oom_killed();
 }
 
@@ -89,6 +90,10 @@ void AbsorbRank(Cycle& c, const records::JobRecord& job, const std::string& node
   CopyPhase(report, happened_ns, &f);
   CopyProgress(report, c.now, &f);
   facts.hello_ever |= f.hello;
+  for (const auto& id : report.sealed()) {
+    if (id.persist())
+      facts.newest_persist = std::max(facts.newest_persist, {id.attempt(), id.step()});
+  }
 }
 
 std::vector<Point> SealedPoints(const v1::RankReport& report) {
@@ -100,7 +105,11 @@ std::vector<Point> SealedPoints(const v1::RankReport& report) {
 // What the arenas hold. A node that has reported its stop does not change them any more, but a
 // level sent before may still arrive.
 void AbsorbArenas(JobFacts* facts, const std::string& node, const v1::JobOnNode& on_node) {
-  if (facts->nodes[node].stop_complete) return;
+  if (facts->nodes[node].stop_complete) {
+    // A keeper that has died since took the memory with it.
+    if (!on_node.keeper_alive() && !on_node.adopting()) facts->arenas.erase(node);
+    return;
+  }
   NodeArenas arenas;
   std::map<uint32_t, uint64_t> newest;
   for (const auto& rank : on_node.ranks()) {
@@ -257,16 +266,17 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
   if (job == nullptr) return;
   const int64_t age_ns = event.age_us() > 0 ? event.age_us() * kNsPerUs : event.age_ms() * kNsPerMs;
   const int64_t at_ns = c.now.mono_ns - std::clamp<int64_t>(age_ns, 0, kAgeMaxMs * kNsPerMs);
-  const bool of_newest =
-      event.rank().attempt() >= job->last_run_attempt() && job->last_run_attempt() > 0;
   JobFacts& facts = FactsOf(c, *job);
   if (event.kind() == v1::RankEvent::KIND_STOP_COMPLETE) {
     NodeOfJob& on_node = facts.nodes[node];
-    if (of_newest && on_node.stop_ordered) on_node.stop_complete = true;
+    // A repeated report of an earlier stop names an earlier attempt.
+    if (event.rank().attempt() >= job->status().attempt() && on_node.stop_ordered)
+      on_node.stop_complete = true;
     return;
   }
   if (event.rank().attempt() != job->last_run_attempt()) return;
   if (event.kind() == v1::RankEvent::KIND_KEEPER_DIED) {
+    facts.arenas.erase(node);
     const v1::NodePlacement* placed = PlacementOn(job->status().placement(), node);
     for (int i = 0; placed != nullptr && i < placed->ranks_size(); ++i) {
       RankFact& f = facts.ranks[placed->ranks(i).rank()];

@@ -48,7 +48,7 @@ void AbsorbOne(Cycle& c, const std::string& node, const v1::PreparedSave& save) 
   const Point point{save.attempt(), save.step()};
   if (job == nullptr || point.attempt == 0 || point.attempt > job->last_run_attempt()) return;
   if (c.txn.FindCheckpoint(save.job(), point) != nullptr ||
-      point.attempt < job->last_run_attempt()) {
+      point.attempt < job->last_run_attempt() || IsEnded(job->status().state())) {
     Answer(c, save.job(), node, point);
     return;
   }
@@ -121,7 +121,14 @@ void Abort(Cycle& c, uint64_t id, const Point& point, const OpenSave& save,
 void Commit(Cycle& c, uint64_t id, const Point& point, const OpenSave& save) {
   std::vector<ckpt::RankManifest> manifests;
   for (const auto& [rank, manifest] : save.manifests) manifests.push_back(manifest);
-  const absl::StatusOr<ckpt::CommitRecord> joined = ckpt::JoinManifests(manifests, c.now.wall_ns);
+  absl::StatusOr<ckpt::CommitRecord> joined = ckpt::JoinManifests(manifests, c.now.wall_ns);
+  std::string encoded;
+  if (joined.ok()) encoded = ckpt::EncodeCommitRecord(*joined);
+  if (encoded.size() > kCommitRecordBytesMax) {
+    joined = absl::ResourceExhaustedError(
+        absl::StrCat("its commit record of ", encoded.size(), " bytes is larger than the limit of ",
+                     kCommitRecordBytesMax, ": too many tensors times ranks for this version"));
+  }
   if (!joined.ok()) {
     const std::string why(joined.status().message());
     const bool corrupt = joined.status().code() == absl::StatusCode::kDataLoss;
@@ -132,7 +139,7 @@ void Commit(Cycle& c, uint64_t id, const Point& point, const OpenSave& save) {
   }
   records::JobRecord* job = c.txn.MutableJob(id);
   records::CheckpointRecord record;
-  record.set_record(ckpt::EncodeCommitRecord(*joined));
+  record.set_record(std::move(encoded));
   record.set_bytes(joined->total_bytes);
   record.set_committed_wall_ns(c.now.wall_ns);
   RecordOutcome(c, *job, point, save, record);
@@ -173,6 +180,7 @@ void SettleSaves(Cycle& c, uint64_t id) {
   const records::JobRecord* job = c.txn.FindJob(id);
   const uint32_t world = WorldSize(job->status().placement());
   std::vector<Point> settled;
+  Point newest_committed;
   for (const auto& [point, save] : facts.saves.open()) {
     if (c.txn.FindCheckpoint(id, point) != nullptr) continue;  // settled in this very transaction
     if (!save.error.empty()) {
@@ -185,7 +193,19 @@ void SettleSaves(Cycle& c, uint64_t id) {
     } else if (facts.saves.IsWhole(point, world)) {
       settled.push_back(point);
       Commit(c, id, point, save);
+      newest_committed = std::max(newest_committed, point);
     }
+  }
+  // Ranks prepare their saves in order: who has prepared this one will not prepare an older one.
+  for (const auto& [point, save] : facts.saves.open()) {
+    const bool older =
+        point.attempt == newest_committed.attempt && point.step < newest_committed.step;
+    if (!older || c.txn.FindCheckpoint(id, point) != nullptr) continue;
+    settled.push_back(point);
+    Abort(c, id, point, save,
+          absl::StrCat("only ", save.manifests.size(), " of ", world,
+                       " ranks have prepared it, and step ", newest_committed.step,
+                       " is committed already"));
   }
   if (settled.empty()) return;
   Facts* all = &c.facts;

@@ -64,8 +64,9 @@ class FakeNode {
   std::map<uint64_t, std::vector<std::pair<v1::DesiredPhase, v1::StopKind>>> orders_seen;  // by job
   std::string boot_id = "boot-1";
   uint64_t epoch = 1;
-  bool up = true;           // the agent runs and reaches the scheduler
-  bool start_ranks = true;  // false: RUN is not carried out yet
+  bool predecessor_stopped = false;  // the agent before was stopped in order
+  bool up = true;                    // the agent runs and reaches the scheduler
+  bool start_ranks = true;           // false: RUN is not carried out yet
   bool obey_stops = true;
   bool undone =
       false;  // of the newest desired state something was not carried out: it is tried again
@@ -96,6 +97,8 @@ class FakeCluster {
   // Time passes: ticks each 100 ms, beats each 500 ms of nodes that are up, probes answered by
   // neighbours that are up.
   void Advance(int64_t ms);
+  // Time passes and nobody runs, the scheduler neither: a suspended machine, a stalled disk.
+  void Suspend(int64_t ms) { clock_.AdvanceNs(ms * kNsPerMs); }
   void Beat();
 
   // Opens the scheduler anew on what the store holds; agents register again.

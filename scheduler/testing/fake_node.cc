@@ -69,6 +69,7 @@ v1::RegisterNodeRequest FakeNode::Registration(int64_t now_ns) const {
   request.set_boot_id(boot_id);
   request.set_address(absl::StrCat("unix:/nodes/", name_, "/agent.sock"));
   request.set_agent_epoch(epoch);
+  request.set_predecessor_stopped(predecessor_stopped);
   *request.mutable_report() = Report(now_ns);
   *request.mutable_devices() = request.report().devices();
   return request;
