@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -98,6 +100,10 @@ TEST_F(AgentTest, TwoRanksToTheEndWithSavesAndNothingLeft) {
       << "logs outlive their job";
   SignalAgent("n0", SIGTERM);
   EXPECT_EQ(WaitForAgent("n0"), 0);
+  StartAgent("n0");
+  EXPECT_TRUE(scheduler_->WaitFor("the word that nobody died", [](const FakeScheduler::Told& t) {
+    return t.registrations.at("n0") == 2 && t.nodes.at("n0").predecessor_stopped();
+  }));
 }
 
 TEST_F(AgentTest, AKilledAgentIsReplacedAndNoRankNotices) {
@@ -113,6 +119,7 @@ TEST_F(AgentTest, AKilledAgentIsReplacedAndNoRankNotices) {
     KillAgent("n0");
     StartAgent("n0");
     ASSERT_TRUE(Eventually([&] { return Steps().size() > logged + 3 || Steps().size() == 60; }));
+    EXPECT_FALSE(scheduler_->told().nodes.at("n0").predecessor_stopped());
   }
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
   EXPECT_EQ(Pids("n0"), before) << "no rank was started again";
@@ -215,6 +222,21 @@ TEST_F(AgentTest, AKilledKeeperTakesItsRanksAndTheJobGoesOn) {
   ForgetAndWait(job);
 }
 
+TEST_F(AgentTest, AStoppedKeeperIsContinued) {
+  StartAgent("n0");
+  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "10"});
+  Want(job);
+  ASSERT_TRUE(WaitForStep(3));
+  const pid_t keeper = KeeperPid("n0");
+  ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+  ::kill(Pids("n0").at(0), SIGKILL);
+  // Its end is seen by the keeper alone.
+  EXPECT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 1));
+  EXPECT_TRUE(ProcessLives(keeper));
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
+  ForgetAndWait(job);
+}
+
 TEST_F(AgentTest, AKeeperThatDiedWhileNoAgentWasThereIsBuriedByTheNext) {
   StartAgent("n0");
   const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});
@@ -245,6 +267,39 @@ TEST_F(AgentTest, AStoppedRankIsReportedAndAShortStopIsNot) {
   ASSERT_TRUE(WaitForEvents(Event::KIND_CONTINUED, 1, 1));
   EXPECT_EQ(Count(Event::KIND_STOPPED, 1), 1);
   StopAndWait(job, 2, v1::STOP_KIND_KILL);
+  ForgetAndWait(job);
+}
+
+// A rank that SIGKILL does not reach keeps its node dirty; the job need not wait for it.
+TEST_F(AgentTest, ARankThatCannotBeKilledMakesTheNodeDirty) {
+  const std::string freezer = "/sys/fs/cgroup/freezer";
+  if (::access((freezer + "/tasks").c_str(), W_OK) != 0)
+    GTEST_SKIP() << "needs root and the freezer of cgroup v1";
+  StartAgent("n0");
+  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});
+  Want(job);
+  ASSERT_TRUE(WaitForStep(3));
+  const pid_t pid = Pids("n0").at(1);
+  const std::string group = freezer + "/holdfast-test-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkdir(group.c_str(), 0755), 0);
+  std::ofstream(group + "/cgroup.procs") << pid;
+  std::ofstream(group + "/freezer.state") << "FROZEN";
+  v1::DesiredJob stop = job;
+  stop.set_attempt(2);
+  stop.set_phase(v1::DESIRED_PHASE_STOP);
+  stop.set_stop(v1::STOP_KIND_KILL);
+  Want(stop);
+  EXPECT_TRUE(scheduler_->WaitFor("a dirty node", [&](const FakeScheduler::Told& told) {
+    const auto level = told.levels.find("n0");
+    return level != told.levels.end() && level->second.jobs_size() == 1 &&
+           level->second.jobs(0).dirty_reason().find("does not end by SIGKILL") !=
+               std::string::npos &&
+           !level->second.jobs(0).clean();
+  }));
+  EXPECT_TRUE(ProcessLives(pid));
+  std::ofstream(group + "/freezer.state") << "THAWED";
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
+  EXPECT_TRUE(Eventually([&] { return ::rmdir(group.c_str()) == 0; }));
   ForgetAndWait(job);
 }
 
@@ -389,6 +444,28 @@ TEST_F(AgentTest, ANodeCutFromSchedulerAndWitnessesStopsItsRanks) {
   scheduler_->On();
   ASSERT_TRUE(WaitForEvents(Event::KIND_FENCED, 1, 1));
   ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 1, 2));
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
+  ForgetAndWait(job);
+}
+
+// Its ranks have a deadline from their start on, not from the next beat.
+TEST_F(AgentTest, AnAgentThatDiesRightAfterAStartLeavesADeadlineBehind) {
+  scheduler_->SetWitnesses({"unix:" + dir_.path() + "/nobody.sock"});
+  StartAgent("n0");
+  v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});
+  job.mutable_spec()->set_fence(v1::FENCE_MODE_WITNESS);
+  job.mutable_spec()->set_fence_ms(2000);
+  Want(job);
+  ASSERT_TRUE(WaitForEvents(Event::KIND_STARTED, 1, 2));
+  KillAgent("n0");
+  std::vector<pid_t> pids;
+  for (const auto& [unused, event] : scheduler_->told().events) {
+    if (event.kind() == Event::KIND_STARTED) pids.push_back(static_cast<pid_t>(event.rank().pid()));
+  }
+  ASSERT_EQ(pids.size(), 2u);
+  EXPECT_TRUE(Eventually([&] { return std::none_of(pids.begin(), pids.end(), ProcessLives); }))
+      << "without a deadline they run for ever";
+  StartAgent("n0");
   StopAndWait(job, 2, v1::STOP_KIND_KILL);
   ForgetAndWait(job);
 }

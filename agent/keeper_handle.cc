@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kConnectEveryNs = 2 * kNsPerMs;     // while a keeper comes up: it takes a few ms
 constexpr int64_t kConnectSlowlyNs = 100 * kNsPerMs;  // after kComplainAfterNs
 constexpr int64_t kComplainAfterNs = 5 * kNsPerSec;
+constexpr int kStoppedLooksMax = 3;  // beats
 
 }  // namespace
 
@@ -92,6 +93,15 @@ void KeeperHandle::Connect() {
   was_connected_ = true;
   complained_ = false;
   owner_->KeeperConnected();
+}
+
+void KeeperHandle::ContinueIfStopped() {
+  const bool stopped = pid_ != 0 && ReadProcessState(pid_) == 'T';
+  stopped_looks_ = stopped ? stopped_looks_ + 1 : 0;
+  if (stopped_looks_ < kStoppedLooksMax) return;
+  spdlog::warn("j-{}: keeper {} was stopped by a signal: continued", command_.job, pid_);
+  ::kill(pid_, SIGCONT);
+  stopped_looks_ = 0;
 }
 
 void KeeperHandle::Send(const rank::Message& message, std::string_view payload, int fd) {

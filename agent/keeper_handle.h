@@ -45,6 +45,9 @@ class KeeperHandle {
   bool running() const { return pid_ != 0; }
   bool connected() const { return link_ != nullptr; }
   pid_t pid() const { return pid_; }
+  // Called with each beat. A keeper that stays stopped (SIGSTOP) is continued: its ranks go on, but
+  // nobody sees their ends and nothing drains their output.
+  void ContinueIfStopped();
   void Send(const rank::Message& message, std::string_view payload = {}, int fd = -1);
 
  private:
@@ -66,6 +69,7 @@ class KeeperHandle {
   uint64_t timer_ = 0;
   int64_t connect_since_ns_ = 0;
   bool complained_ = false;
+  int stopped_looks_ = 0;  // in a row
 };
 
 }  // namespace holdfast::agent

@@ -96,6 +96,7 @@ v1::RankReport LocalRank::Report(uint64_t job, int64_t now_ns) const {
   if (fsm.exit_ns() != 0) out.set_exit_age_ms(AgeMs(now_ns, static_cast<uint64_t>(fsm.exit_ns())));
   if (recorder != nullptr) AddProgress(*recorder, now_ns, &out);
   if (!start_error.empty()) out.set_message(start_error);
+  out.set_start_is_program(start_is_program);
   if (arena != nullptr) {
     for (const SealedSnapshot& snapshot : arena->Sealed()) {
       v1::SnapshotId* id = out.add_sealed();

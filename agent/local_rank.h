@@ -30,6 +30,7 @@ struct LocalRank {
   bool first_step_told = false;
   bool oom_killed = false;
   std::string start_error;
+  bool start_is_program = false;
   std::unique_ptr<Recorder> recorder;
   std::shared_ptr<Arena> arena;  // also held by saves that are under way
   CgroupPaths cgroups;

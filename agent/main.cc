@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   ::sigprocmask(SIG_BLOCK, &stop_signals, nullptr);
   const holdfast::UniqueFd signals(::signalfd(-1, &stop_signals, SFD_CLOEXEC));
 
-  const absl::StatusOr<holdfast::UniqueFd> lock = holdfast::agent::TakeStateDirectory(options);
+  const absl::StatusOr<holdfast::UniqueFd> lock = holdfast::agent::TakeStateDirectory(&options);
   if (!lock.ok()) return Refuse(lock.status());
   auto agent = std::make_unique<Agent>(options);
   const absl::Status started = agent->Start();
@@ -79,8 +79,10 @@ int main(int argc, char** argv) {
   ::sigprocmask(SIG_UNBLOCK, &stop_signals, nullptr);  // the next one is not caught
   if (!agent->Stop(kStopWaitNs)) {
     spdlog::warn("a save is still being written; the next agent finds what was sealed");
+    holdfast::agent::MarkStopped(*lock);
     ::_exit(0);
   }
   agent.reset();
+  holdfast::agent::MarkStopped(*lock);
   return 0;
 }

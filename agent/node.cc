@@ -111,6 +111,7 @@ NodeJob* Node::JobFor(uint64_t job) {
   context.emit_prepared = [this](const v1::PreparedSave& save) {
     uplink_->SendPrepared(save, loop_->Now());
   };
+  context.fence_deadline = [this](int64_t fence_ms) { return fence_.DeadlineNs(fence_ms); };
   context.forgotten = [this](uint64_t id) { loop_->At(0, [this, id] { Forgotten(id); }); };
   entry = std::make_unique<NodeJob>(JobId{job}, context);
   return entry.get();
@@ -158,6 +159,7 @@ v1::RegisterNodeRequest Node::Registration() const {
   request.set_address(options_.address);
   request.set_agent_version(kAgentVersion);
   request.set_agent_epoch(options_.epoch);
+  request.set_predecessor_stopped(options_.predecessor_stopped);
   for (const v1::Device& device : devices_->devices()) *request.add_devices() = device;
   *request.mutable_report() = Report();
   return request;

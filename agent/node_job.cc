@@ -175,7 +175,15 @@ void NodeJob::WriteControl() {
   }
 }
 
+void NodeJob::MarkLogTimes() {
+  const int64_t now_ns = context_.loop->clock()->WallNs();
+  for (const auto& [number, rank] : ranks_)
+    MarkLogTime(LogBase(log_dir(), number, rank.attempt), now_ns);
+}
+
 void NodeJob::Refresh() {
+  keeper_.ContinueIfStopped();
+  MarkLogTimes();
   Reconcile();  // a level: also what failed before is tried again
 }
 
@@ -188,7 +196,7 @@ void NodeJob::StartKeeper() {
   KeeperGone(false, std::string(status.message()));
 }
 
-void NodeJob::FailStart(uint64_t attempt, const std::string& why) {
+void NodeJob::FailStart(uint64_t attempt, const std::string& why, bool program) {
   spdlog::error("{}: attempt {} cannot start here: {}", ToString(id_), attempt, why);
   started_attempt_ = std::max(started_attempt_, attempt);
   starting_.clear();
@@ -198,6 +206,7 @@ void NodeJob::FailStart(uint64_t attempt, const std::string& why) {
     rank.rank = here->ranks(i).rank();
     if (rank.attempt != attempt) rank.Begin(attempt);
     rank.start_error = why;
+    rank.start_is_program = program;
     EmitEdges(&rank, rank.fsm.StartFailed(context_.loop->Now()));
   }
 }
@@ -241,7 +250,8 @@ void NodeJob::StartRanks(uint64_t attempt) {
   FlushSteps(true);
   UniqueFd spec_file;
   const absl::Status prepared = PrepareStart(attempt, &spec_file);
-  if (!prepared.ok()) return FailStart(attempt, std::string(prepared.message()));
+  if (!prepared.ok())
+    return FailStart(attempt, std::string(prepared.message()), absl::IsInvalidArgument(prepared));
   HF_KILL_POINT("agent.start.spec:after");
   started_attempt_ = attempt;
   stop_ = StopState();
@@ -261,7 +271,7 @@ void NodeJob::StartRanks(uint64_t attempt) {
     starting_.insert(placed.rank);
   }
   OpenStepLog();
-  SetFence(0);  // an old deadline is not for the new ranks; the next beat sets theirs
+  SetFence(FirstFenceNs());  // an old deadline is not for the new ranks
   rank::Message start;
   start.type = rank::kStart;
   start.request = kStartRequest;
@@ -302,8 +312,24 @@ void NodeJob::StepLadder() {
   if (step.next_ns != 0) ReconcileAt(step.next_ns);
 }
 
+// A rank that SIGKILL does not end (in D state, or frozen by a v1 cgroup) keeps its devices, but
+// its job goes on without them.
+void NodeJob::LookForUnkillable() {
+  if (stop_.first_kill_ns == 0 || !dirty_reason_.empty()) return;
+  if (context_.loop->Now() - stop_.first_kill_ns < kLeftBehindDirtyNs) return;
+  for (const auto& [number, rank] : ranks_) {
+    if (!rank.fsm.Alive()) continue;
+    dirty_reason_ =
+        absl::StrCat("rank ", number, ", process ", rank.pid, " (state ",
+                     std::string(1, ReadProcessState(rank.pid)), ") does not end by SIGKILL");
+    spdlog::error("{}: {}", ToString(id_), dirty_reason_);
+    return;
+  }
+}
+
 void NodeJob::LookForLeftBehind() {
   left_behind_ = false;
+  LookForUnkillable();
   if (!attached_ || AnyAlive() || !starting_.empty()) return;
   std::vector<pid_t> children;
   if (std::optional<std::vector<pid_t>> known = ReadChildren(keeper_.pid()); known.has_value()) {
@@ -342,6 +368,7 @@ void NodeJob::Forget() {
 void NodeJob::RemoveDirectory() {
   if (store_ != nullptr) store_->Close();
   store_.reset();
+  MarkLogTimes();
   const absl::Status kept = KeepLogs(log_dir(), *context_.options, id_);
   if (!kept.ok()) spdlog::error("{}: its logs are lost: {}", ToString(id_), kept.ToString());
   std::error_code error;
@@ -474,11 +501,20 @@ void NodeJob::KeepEvidence(const LocalRank& rank) {
                   directory);
 }
 
-bool NodeJob::WantsFence() const {
+bool NodeJob::FencedByWitness() const {
   const v1::JobSpec& spec = started_.spec();
-  const bool witness = spec.fence() == v1::FENCE_MODE_WITNESS ||
-                       (spec.fence() == v1::FENCE_MODE_UNSPECIFIED && spec.command_size() > 0);
-  return witness && AnyAlive();
+  return spec.fence() == v1::FENCE_MODE_WITNESS ||
+         (spec.fence() == v1::FENCE_MODE_UNSPECIFIED && spec.command_size() > 0);
+}
+
+bool NodeJob::WantsFence() const { return FencedByWitness() && AnyAlive(); }
+
+// Also an agent that dies before its next beat must leave a deadline behind. Nobody has answered
+// yet after a start of the agent: the order itself is a word from the scheduler.
+int64_t NodeJob::FirstFenceNs() const {
+  if (!FencedByWitness()) return 0;
+  const int64_t from_now_ns = context_.loop->Now() + fence_ms() * kNsPerMs;
+  return context_.fence_deadline(fence_ms()).value_or(from_now_ns);
 }
 
 int64_t NodeJob::fence_ms() const {

@@ -55,7 +55,8 @@ struct JobContext {
   // An edge for the scheduler; `with_level`: send the node's level right behind it.
   std::function<void(v1::RankEvent event, int64_t at_ns, bool with_level)> emit;
   std::function<void(const v1::PreparedSave&)> emit_prepared;
-  std::function<void(uint64_t job)> forgotten;  // destroy the job, later
+  std::function<void(uint64_t job)> forgotten;                             // destroy the job, later
+  std::function<std::optional<int64_t>(int64_t fence_ms)> fence_deadline;  // FenceGuard::DeadlineNs
 };
 
 class NodeJob final : private KeeperHandle::Owner {
@@ -104,7 +105,8 @@ class NodeJob final : private KeeperHandle::Owner {
   void StartKeeper();
   void StartRanks(uint64_t attempt);
   absl::Status PrepareStart(uint64_t attempt, UniqueFd* spec_file);
-  void FailStart(uint64_t attempt, const std::string& why);
+  // `program`: what the job asked for cannot be started anywhere; else this node is at fault.
+  void FailStart(uint64_t attempt, const std::string& why, bool program);
   void StopRanks(const Action& action);
   void StepLadder();
   void LookForLeftBehind();
@@ -113,7 +115,11 @@ class NodeJob final : private KeeperHandle::Owner {
   void ReconcileAt(int64_t at_ns);
   void WriteControl();
   void OpenStepLog();
+  void LookForUnkillable();
+  bool FencedByWitness() const;
+  int64_t FirstFenceNs() const;
   void FlushSteps(bool last);
+  void MarkLogTimes();
   void Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_ns,
             const std::string& detail = "");
   void EmitEdges(LocalRank* rank, const std::vector<RankEdge>& edges);

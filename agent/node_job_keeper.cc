@@ -47,13 +47,34 @@ const char* StageName(uint64_t stage) {
   }
 }
 
+// A command, user or directory that is not there is so on every node; a node that is short of
+// memory, processes or disk is not the job's fault.
+bool IsProgramsFault(uint64_t stage, int error) {
+  const bool asked_for =
+      stage == rank::kStageCwd || stage == rank::kStageUser || stage == rank::kStageExec;
+  switch (error) {
+    case EAGAIN:
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case ETXTBSY:
+      return false;
+    default:
+      return asked_for;
+  }
+}
+
 }  // namespace
 
 void NodeJob::Adopt() {
   known_ = true;
-  if (keeper_.Adopt()) return;
   started_attempt_ = NewestSpec();
   LoadSpec(started_attempt_);
+  // A live keeper tells the rest, and what it says wins. Should it die before, it is known what
+  // died.
+  if (keeper_.Adopt()) return;
   LoadExits();
   first_attach_ = false;
   std::map<uint32_t, std::shared_ptr<Arena>> no_memory;
@@ -290,6 +311,7 @@ void NodeJob::OnStartFailed(const rank::Message& message, std::string_view paylo
   rank->start_error = absl::StrCat(StageName(message.args[2]), " '",
                                    absl::string_view(payload.data(), payload.size()),
                                    "': ", std::strerror(static_cast<int>(message.args[1])));
+  rank->start_is_program = IsProgramsFault(message.args[2], static_cast<int>(message.args[1]));
   spdlog::error("{}: rank {}: {}", ToString(id_), rank->rank, rank->start_error);
   EmitEdges(rank, rank->fsm.StartFailed(context_.loop->Now()));
   if (starting_.empty()) Reconcile();
@@ -328,22 +350,28 @@ void NodeJob::OnError(const rank::Message& message, std::string_view payload) {
   if (message.request == kQuitRequest) quitting_ = false;
   if (message.request == kStartRequest && desired_.has_value()) {
     starting_.clear();
-    FailStart(started_attempt_, text);
+    FailStart(started_attempt_, text, /*program=*/false);
   }
   ReconcileAt(context_.loop->Now() + kBurySlowNs);
 }
 
 void NodeJob::KeeperGone(bool connected, const std::string& why) {
   attached_ = false;
-  if (std::exchange(quitting_, false)) return RemoveDirectory();
-  if (!connected && !AnyAlive() && starting_.empty()) {
+  if (std::exchange(quitting_, false)) {
+    if (!desired_.has_value() || desired_->phase() == v1::DESIRED_PHASE_FORGET)
+      return RemoveDirectory();
+    return ReconcileAt(context_.loop->Now());  // wanted again meanwhile: with a new keeper
+  }
+  // A keeper that was adopted and dies before it has told its state had ranks.
+  const bool adopted = first_attach_ && started_attempt_ != 0;
+  if (!connected && !AnyAlive() && starting_.empty() && !adopted) {
     keeper_error_ = why;
     const int64_t back_off = kKeeperBackOffNs << std::min(keeper_failures_, 10);
     keeper_retry_ns_ = context_.loop->Now() + std::min(back_off, kKeeperBackOffMaxNs);
     spdlog::error("{}: no keeper: {}", ToString(id_), why);
     if (++keeper_failures_ >= kKeeperFailuresMax && desired_.has_value() &&
         desired_->phase() == v1::DESIRED_PHASE_RUN && desired_->attempt() > started_attempt_) {
-      FailStart(desired_->attempt(), why);
+      FailStart(desired_->attempt(), why, /*program=*/false);
     }
     return ReconcileAt(keeper_retry_ns_);
   }

@@ -21,6 +21,8 @@ struct NodeOptions {
   std::string address;    // where other agents reach this one
   std::string boot_id;
   uint64_t epoch = 0;
+  bool predecessor_stopped =
+      false;  // the last agent of this state directory was stopped in order (or none was there)
   std::string keeper_binary;
   std::string worker_binary;
   uint32_t uid = 0, gid = 0;

@@ -2,6 +2,7 @@
 #include "agent/options.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -26,6 +27,8 @@ namespace {
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr char kLongestSocket[] = "/keepers/j-9999999999/sock";
 constexpr size_t kProbeBytes = 64 << 10;
+constexpr char kStopped[] =
+    "stopped";  // in the lock file, where the pid of a live or dead agent stands otherwise
 
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
@@ -48,6 +51,12 @@ absl::Status ValidateListen(bool insecure, NodeOptions* options) {
                      "connection is not encrypted; add --insecure to say that this is wanted"));
   }
   options->address = options->listen;
+  return absl::OkStatus();
+}
+
+absl::Status WriteLock(const UniqueFd& lock, const std::string& word) {
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), word.data(), word.size(), 0) < 0)
+    return ErrnoStatus(errno, "write the lock of the state directory");
   return absl::OkStatus();
 }
 
@@ -127,8 +136,11 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
                                                    "' is neither unix:/path nor HOST:PORT"));
   }
   std::error_code error;
+  // Without symbolic links: a rank is known by the path of its keeper's socket, as the keeper sees
+  // it.
   options->state_dir =
-      std::filesystem::absolute(options->state_dir, error).lexically_normal().string();
+      std::filesystem::weakly_canonical(std::filesystem::absolute(options->state_dir, error), error)
+          .string();
   options->jobs_dir =
       std::filesystem::absolute(options->jobs_dir, error).lexically_normal().string();
   while (options->state_dir.size() > 1 && options->state_dir.back() == '/')
@@ -151,26 +163,30 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> TakeStateDirectory(const NodeOptions& options) {
+absl::StatusOr<UniqueFd> TakeStateDirectory(NodeOptions* options) {
   // Ranks of other users reach their keeper's socket through these: they may pass, not list.
-  HF_RETURN_IF_ERROR(MakeDirectories(options.state_dir, 0));
-  HF_RETURN_IF_ERROR(MakeDirectories(options.KeepersDir(), 0711));
-  HF_RETURN_IF_ERROR(MakeDirectories(options.jobs_dir, 0));
-  HF_RETURN_IF_ERROR(ProbeDirectory(options.state_dir));
-  const std::string path = JoinPath(options.state_dir, "lock");
+  HF_RETURN_IF_ERROR(MakeDirectories(options->state_dir, 0));
+  HF_RETURN_IF_ERROR(MakeDirectories(options->KeepersDir(), 0711));
+  HF_RETURN_IF_ERROR(MakeDirectories(options->jobs_dir, 0));
+  HF_RETURN_IF_ERROR(ProbeDirectory(options->state_dir));
+  const std::string path = JoinPath(options->state_dir, "lock");
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    const std::string holder = ReadSmallFile(path, 64).value_or("");
+  const bool taken = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  const std::string holder = ReadSmallFile(path, 64).value_or("");
+  if (!taken) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "state directory ", options.state_dir, " is used by another agent (process ",
+        "state directory ", options->state_dir, " is used by another agent (process ",
         holder.empty() ? "unknown" : holder, "); stop that one or choose another --state"));
   }
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
-    return ErrnoStatus(errno, absl::StrCat("write ", path));
-  }
+  options->predecessor_stopped = holder.empty() || holder == kStopped;
+  HF_RETURN_IF_ERROR(WriteLock(lock, std::to_string(::getpid())));
   return lock;
+}
+
+void MarkStopped(const UniqueFd& lock) {
+  const absl::Status written = WriteLock(lock, kStopped);
+  if (!written.ok()) spdlog::warn("cannot leave word of an orderly stop: {}", written.ToString());
 }
 
 }  // namespace holdfast::agent

@@ -23,8 +23,13 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code);
 absl::Status ValidateOptions(bool insecure, NodeOptions* options);
 
 // Makes the directories, checks that they can be written and are not full, and takes <state>/lock
-// for as long as the descriptor lives. Every error names path and remedy.
-absl::StatusOr<UniqueFd> TakeStateDirectory(const NodeOptions& options);
+// for as long as the descriptor lives; sets `options->predecessor_stopped`. Every error names path
+// and remedy.
+absl::StatusOr<UniqueFd> TakeStateDirectory(NodeOptions* options);
+
+// The last act of an agent that stops in order: leaves a word in its lock, by which the next one
+// knows that nobody died.
+void MarkStopped(const UniqueFd& lock);
 
 }  // namespace holdfast::agent
 

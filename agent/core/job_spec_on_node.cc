@@ -128,7 +128,7 @@ std::string RestoreWord(const v1::StartPoint& point, const std::string& store) {
     case v1::StartPoint::SOURCE_SNAPSHOT:
       return absl::StrCat("snapshot:", ref.step(), ".", ref.attempt());
     case v1::StartPoint::SOURCE_CHECKPOINT:
-      return absl::StrCat("checkpoint:", store, ":",
+      return absl::StrCat("checkpoint:", point.store().empty() ? store : point.store(), ":",
                           ToString(CheckpointId{JobId{ref.job()}, ref.attempt(), ref.step()}));
     default:
       return "scratch";

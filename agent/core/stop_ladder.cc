@@ -42,6 +42,7 @@ StopStep NextStopStep(int64_t now_ns, StopState* state) {
   }
   if (state->kill_sent_ns == 0 || now_ns - state->kill_sent_ns >= kKillAgainNs) {
     state->kill_sent_ns = now_ns;
+    if (state->first_kill_ns == 0) state->first_kill_ns = now_ns;
     step.signal = SIGKILL;
   }
   step.next_ns = state->kill_sent_ns + kKillAgainNs;

@@ -22,7 +22,8 @@ struct StopState {
   int64_t grace_ns = 0;  // of kGraceful: from should_stop to TERM
   bool should_stop_set = false;
   int64_t term_sent_ns = 0;
-  int64_t kill_sent_ns = 0;
+  int64_t kill_sent_ns = 0;  // the newest one
+  int64_t first_kill_ns = 0;
 };
 
 struct StopStep {
