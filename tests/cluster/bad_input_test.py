@@ -81,12 +81,29 @@ class Specifications(ClusterCase):
             self.cluster.wait_state(job, "CANCELLED", 30)
 
 
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
 class Nonsense(ClusterCase):
+    NODES = 1
+
     def test_a_rank_that_writes_nonsense_disturbs_nobody_else(self):
-        good = self.run_job("good", nodes=1, gpus_per_node=2)
-        bad = self.run_job("bad", nodes=1, gpus_per_node=2, extra=("--nonsense-at", 5), restarts_max=2)
-        self.cluster.wait_state(good, "DONE", JOB_DEADLINE_S)
+        """Two jobs on one node, under one agent; the keeper of the bad one says what it refused."""
+        good = self.run_job("good", nodes=1, gpus_per_node=1, step_ms=100)
+        bad = self.run_job("bad", nodes=1, gpus_per_node=1, extra=("--nonsense-at", 5), restarts_max=2, steps=500)
+        log = os.path.join(self.cluster.keeper_dir("n0", bad), "keeper.log")
+        for refused in ("not a packet of the rank interface", "may not attach", "is not one of a rank's"):
+            processes.wait_until(lambda text=refused: text in read_text(log), 30, lambda: read_text(log))
         self.cluster.wait_state(bad, ("FAILED", "DONE"), JOB_DEADLINE_S)
+        self.cluster.wait_state(good, "DONE", JOB_DEADLINE_S)
+        alone = self.run_job("alone", nodes=1, gpus_per_node=1)
+        self.cluster.wait_state(alone, "DONE", JOB_DEADLINE_S)
+        self.assertEqual(self.cluster.digest(good, STEPS), self.cluster.digest(alone, STEPS))
         self.assertEqual(self.cluster.incidents(good), [])
         self.assertEqual(self.cluster.describe(good).get("restarts", 0), 0)
         for node in self.cluster.node_list():

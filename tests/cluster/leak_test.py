@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Many short jobs leave nothing: processes, sockets, shared memory, temporary files, descriptors of daemons."""
+"""Many short jobs leave nothing: processes, zombies, sockets, shared memory (mapped or named), temporary files,
+descriptors of daemons."""
 import os
 
 import processes
@@ -19,8 +20,20 @@ class Leak(ClusterCase):
     def daemons(self):
         return ["scheduler", "agent-n0", "agent-n1"]
 
+    def pids(self):
+        return {name: self.cluster.wait_pid(name) for name in self.daemons()}
+
     def descriptors(self):
-        return {name: processes.open_descriptors(self.cluster.wait_pid(name)) for name in self.daemons()}
+        return {name: processes.open_descriptors(pid) for name, pid in self.pids().items()}
+
+    def mapped_memfds(self):
+        """Arenas and recorders that a daemon still maps: its descriptors of them are closed."""
+        return {name: processes.mappings(pid, "/memfd:") for name, pid in self.pids().items()}
+
+    def zombies(self):
+        parents = list(self.pids().values()) + processes.of_directory(self.directory)
+        return [processes.describe(pid) for pid in processes.all_pids()
+                if processes.state(pid) == "Z" and processes.parent(pid) in parents]
 
     def run_jobs(self, count):
         """Jobs one after the other, every fifth with a killed rank."""
@@ -36,8 +49,12 @@ class Leak(ClusterCase):
         self.wait_quiet()
         before = (set(processes.of_directory(self.directory)), shared_memory(), self.descriptors(),
                   set(self.cluster.sockets()))
+        daemons = self.pids()
         self.run_jobs(count)
         self.wait_quiet()
+        self.assertEqual(self.pids(), daemons, "a daemon died and was started again")
+        self.assertEqual(self.mapped_memfds(), {name: 0 for name in daemons})
+        processes.wait_until(lambda: not self.zombies(), 10, lambda: f"no zombies: {self.zombies()}")
         self.assertEqual(set(processes.of_directory(self.directory)) - before[0], set())
         self.assertEqual(shared_memory() - before[1], set())
         self.assertEqual(os.listdir(self.cluster.temporary), [])

@@ -117,6 +117,17 @@ def describe(pid):
     return f"{pid} ({state(pid)}) {' '.join(command_line(pid))[:200]}"
 
 
+def parent(pid):
+    """The parent of a process or a zombie; 0: gone."""
+    text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
+    return int(text.rpartition(")")[2].split()[1]) if ")" in text else 0
+
+
+def mappings(pid, of):
+    """How many mappings of a process have `of` in their path."""
+    return sum(of in line for line in _read(f"/proc/{pid}/maps").decode("utf-8", "replace").splitlines())
+
+
 def open_descriptors(pid):
     """Number of open descriptors of a process; 0 when it is gone."""
     try:
