@@ -102,6 +102,9 @@ TEST(JobSpecOnNode, RealDevicesAndTheNativeWorker) {
             (std::vector<std::string>{"/bin/holdfast-worker", "--config", "/data/run.yaml"}));
   EXPECT_EQ(Value(*spec, 1, "CUDA_VISIBLE_DEVICES"), "1");
   EXPECT_EQ(Value(*spec, 1, "MASTER_ADDR"), "127.0.0.1");
+  EXPECT_EQ(EnvValue(spec->env, "GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1");
+  (*job.mutable_spec()->mutable_environment())["GLIBC_TUNABLES"] = "mine";
+  EXPECT_EQ(EnvValue(BuildStartSpec(job, facts)->env, "GLIBC_TUNABLES"), "mine");
 }
 
 TEST(JobSpecOnNode, RestoreWords) {

@@ -103,7 +103,7 @@ class UnderSystemd(unittest.TestCase):
         self.container = Container(self.root)
         self.addCleanup(self.container.stop)
         wait_until(lambda: self.active("holdfast-scheduler") and self.active("holdfast-agent"), BOOT_S,
-                   lambda: "both units active\n" + self.container.tail())
+                   lambda: "both units active\n" + self.evidence())
 
     def install(self):
         for name in PROGRAMS:
@@ -123,6 +123,14 @@ class UnderSystemd(unittest.TestCase):
     def active(self, unit):
         return self.container.leader() and \
             self.container.run("systemctl", "is-active", unit, check=False).strip() == "active"
+
+    def evidence(self):
+        """What systemd says of the units, and the end of the console."""
+        if not self.container.leader():
+            return f"systemd-nspawn ended with {self.container.process.poll()}: {self.container.tail()}"
+        units = self.container.run("systemctl", "status", "--no-pager", "holdfast-scheduler", "holdfast-agent",
+                                   check=False)
+        return units + self.container.run("journalctl", "--no-pager", "-n", "40", check=False) + self.container.tail()
 
     def pid(self, unit):
         return int(self.container.show(unit, "MainPID"))
