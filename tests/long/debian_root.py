@@ -25,6 +25,8 @@ def mirror():
 
 def make(root, include=""):
     """debootstrap into `root`; then what makes the network usable from this machine: names, certificates, pip."""
+    os.makedirs(root, exist_ok=True)
+    os.chmod(root, 0o755)  # its other users must pass, too
     command = ["debootstrap", "--variant=minbase"] + ([f"--include={include}"] if include else [])
     subprocess.run(command + ["bookworm", root, mirror()], check=True, stdin=subprocess.DEVNULL)
     for path in COPIED:

@@ -151,7 +151,8 @@ class UnderSystemd(unittest.TestCase):
                            "--", "/usr/bin/holdfast-test-rank", "--steps", str(STEPS), "--bytes", "65536",
                            "--step-ms", "20")
         ranks = wait_until(self.rank, 30, "a rank")
-        for what in (("restart",), ("kill", "--signal=SIGKILL"), ("kill", "--signal=SIGSTOP")):
+        only_it = ("kill", "--kill-whom=main")  # without it the keepers and ranks in its cgroup are meant, too
+        for what in (("restart",), (*only_it, "--signal=SIGKILL"), (*only_it, "--signal=SIGSTOP")):
             for unit in ("holdfast-agent", "holdfast-scheduler"):
                 with self.subTest(what=what, unit=unit):
                     old = self.pid(unit)
