@@ -103,8 +103,10 @@ int Foreground(const RunDir& run_dir, SupervisorConfig config) {
   const int code = RunSupervisor(run_dir, std::move(config), &failure);
   if (!failure.ok()) SayWithTime(std::string(failure.message()));
   if (report.valid()) {
-    const std::string text =
-        absl::StrCat(code, "\n", failure.ok() ? "ended before all was ready" : failure.message());
+    // Ended in order, but not up: to the caller, who waits for that, it is a failure all the same.
+    const int reported = code == kExitDone ? static_cast<int>(kExitRefused) : code;
+    const std::string text = absl::StrCat(
+        reported, "\n", failure.ok() ? "ended before all was ready" : failure.message());
     const ssize_t written = ::write(report.get(), text.data(), text.size());
     (void)written;
   }
@@ -212,6 +214,7 @@ int Up(const Invocation& invocation, UpInvocation up) {
   if (const absl::Status bad = run_dir.Prepare(up.options.nodes); !bad.ok()) return Fail(bad);
   auto lock = run_dir.Lock();
   if (!lock.ok()) return Fail(lock.status());
+  if (const absl::Status held = run_dir.CheckNothingIsHeld(); !held.ok()) return Fail(held);
   auto notes = WriteDevices(*state, up.options);
   if (!notes.ok()) return Fail(notes.status());
   for (const std::string& note : *notes) Hint(absl::StrCat("holdfast: ", note));

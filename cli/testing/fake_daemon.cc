@@ -3,9 +3,11 @@
 // is, it takes from its own name. What it does is told by files in <state>/fake/, looked at again
 // at every beat:
 //
-//   <name>.exit     at start: writes the file's second line to stderr and exits with the number in
-//   the first <name>.silent   no WATCHDOG=1 any more job             the scheduler has one live
-//   job, j-1, until it is cancelled (which makes the file `cancelled`)
+// - <name>.exit: at start, writes the file's second line to stderr and exits with the number in the
+//   first
+// - <name>.unready: never says READY=1
+// - <name>.silent: no WATCHDOG=1 any more
+// - job: the scheduler has one live job, j-1, until it is cancelled (which makes `cancelled`)
 #include <signal.h>
 #include <unistd.h>
 
@@ -84,8 +86,9 @@ std::unique_ptr<grpc::Server> Serve(FakeScheduler* service, const std::string& s
   return builder.BuildAndStart();
 }
 
-int Beat(const std::string& silent_file) {
-  if (!SdNotify("READY=1")) return 3;
+int Beat(const std::string& fake) {
+  const std::string silent_file = fake + ".silent";
+  if (!std::filesystem::exists(fake + ".unready") && !SdNotify("READY=1")) return 3;
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGTERM);
@@ -118,7 +121,7 @@ int Main(int argc, char** argv) {
   FakeScheduler service(state.string());
   std::unique_ptr<grpc::Server> server;
   if (scheduler) server = Serve(&service, state.string());
-  const int code = Beat(fake + ".silent");
+  const int code = Beat(fake);
   if (server != nullptr) server->Shutdown(std::chrono::system_clock::now());
   return code;
 }

@@ -82,8 +82,17 @@ std::string RunDir::LogFile(const std::string& name) const {
   return absl::StrCat(run_, "/", name, ".log");
 }
 std::string RunDir::NotifySocket() const { return JoinPath(run_, "notify.sock"); }
+std::string RunDir::HoldDir() const { return JoinPath(run_, "hold"); }
 bool RunDir::Held(const std::string& name) const {
-  return ::access(absl::StrCat(run_, "/hold/", name).c_str(), F_OK) == 0;
+  return ::access(JoinPath(HoldDir(), name).c_str(), F_OK) == 0;
+}
+
+absl::Status RunDir::CheckNothingIsHeld() const {
+  const std::vector<std::string> held = ListOrNothing(HoldDir());
+  if (held.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(JoinPath(HoldDir(), held.front()),
+                                                    " is left from a drill and would keep ",
+                                                    held.front(), " down; remove it"));
 }
 
 absl::Status RunDir::Prepare(int nodes) const {
@@ -95,7 +104,7 @@ absl::Status RunDir::Prepare(int nodes) const {
         kSocketPathBytesMax, "); choose a shorter one with --state"));
   }
   FileSystem* fs = PosixFileSystem();
-  absl::Status status = fs->MakeDirs(run_);
+  absl::Status status = fs->MakeDirs(HoldDir());
   if (status.ok()) status = ProveWritable(run_);
   if (!status.ok()) {
     return absl::Status(

@@ -31,9 +31,12 @@ class RunDir {
 
   const std::string& state() const { return state_; }
   std::string PidFile(const std::string& name) const;
+  std::string HoldDir() const;
   std::string LogFile(const std::string& name) const;
   std::string NotifySocket() const;
   bool Held(const std::string& name) const;
+  // FAILED_PRECONDITION naming a file that would keep a daemon down from the start.
+  absl::Status CheckNothingIsHeld() const;
 
   // Makes the directories and proves that they can be written: one clear error for a path too long,
   // no permission, no space.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "cli/state_dir.h"
 #include "cli/testing/testing_process.h"
@@ -160,6 +161,25 @@ TEST_F(UpTest, AHeldDaemonStaysDownUntilTheHoldEnds) {
   EXPECT_FALSE(FileExists(state_ + "/run/agent-n0.pid"));
   std::filesystem::remove(state_ + "/run/hold/agent-n0");
   EXPECT_GT(NewPid("agent-n0", 0), 0);
+}
+
+TEST_F(UpTest, DownEndsAnUpThatIsStillStartingAndItsCallerIsToldSo) {
+  WriteText(state_ + "/fake/agent-n1.unready", "");
+  Output up;
+  std::thread caller([&] { up = Up(); });
+  ASSERT_TRUE(WaitUntil([&] { return Alive(Pid("up")) && Alive(Pid("scheduler")); }));
+  EXPECT_EQ(Holdfast({"down"}).code, 0);
+  caller.join();
+  EXPECT_EQ(up.code, 4) << up.err;
+  EXPECT_NE(up.err.find("ended before all was ready"), std::string::npos) << up.err;
+}
+
+TEST_F(UpTest, AHoldThatWasLeftBehindIsRefusedByName) {
+  std::filesystem::create_directories(state_ + "/run/hold");
+  WriteText(state_ + "/run/hold/scheduler", "");
+  const Output up = Up();
+  EXPECT_EQ(up.code, 4) << up.err;
+  EXPECT_NE(up.err.find("/run/hold/scheduler is left from a drill"), std::string::npos) << up.err;
 }
 
 TEST_F(UpTest, ARefusalAtStartEndsUpWithTheDaemonsOwnWords) {
