@@ -45,7 +45,11 @@ void AddJobEvent(Cycle& c, const records::JobRecord& job, const std::string& kin
   v1::Event event;
   event.set_kind(kind);
   event.set_job(job.status().id());
-  event.set_attempt(job.status().attempt());
+  // A fault raises the attempt at once; what is told of it belongs to the one that it struck.
+  const bool of_a_rank = kind.rfind("rank.", 0) == 0;
+  event.set_attempt(incident != nullptr ? incident->attempt()
+                    : of_a_rank         ? job.last_run_attempt()
+                                        : job.status().attempt());
   event.set_node(node);
   event.set_text(text);
   if (incident != nullptr) *event.mutable_incident() = *incident;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's side towards users. Every mutating call has an idempotency key that is stored with
 // its effect.
+#include <google/protobuf/util/message_differencer.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/ids.h"
@@ -133,6 +135,10 @@ absl::StatusOr<uint64_t> Engine::ResolveJob(const std::string& job) const {
   }
   if (live.size() == 1) return live[0];
   if (live.empty() && ended.size() == 1) return ended[0];
+  // --json tells ids as plain numbers.
+  uint64_t number = 0;
+  if (live.empty() && ended.empty() && absl::SimpleAtoi(job, &number) && state_.jobs.count(number))
+    return number;
   if (live.empty() && ended.empty())
     return absl::NotFoundError(absl::StrCat("no job has the id or name \"", job, "\""));
   std::string ids;
@@ -160,6 +166,12 @@ absl::StatusOr<v1::SubmitJobResponse> Engine::SubmitJob(const v1::SubmitJobReque
     if (!state_.jobs.count(id))
       return absl::NotFoundError(
           absl::StrCat(ToString(JobId{id}), " of this key is not kept any more"));
+    if (!google::protobuf::util::MessageDifferencer::Equals(state_.jobs.at(id).status().spec(),
+                                                            spec)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("idempotency_key: \"", request.idempotency_key(), "\" was used for ",
+                       ToString(JobId{id}), ", which asks for something else; take another key"));
+    }
   } else {
     if (state_.active.size() >= static_cast<size_t>(kJobsMax)) {
       return absl::ResourceExhaustedError(absl::StrCat("more than ", kJobsMax, " live jobs"));
@@ -272,6 +284,12 @@ absl::StatusOr<v1::SaveJobResponse> Engine::SaveJob(const v1::SaveJobRequest& re
     if (job.status().state() != v1::JOB_STATE_RUNNING &&
         job.status().state() != v1::JOB_STATE_STARTING) {
       return WrongState(job, "only a running job can be saved");
+    }
+    if (job.status().spec().snapshot_every_steps() == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(ToString(JobId{id}),
+                       " takes no snapshots (snapshot_every_steps is 0): "
+                       "there is nothing to save"));
     }
     const std::set<uint64_t> one = {id};
     HF_RETURN_IF_ERROR(Run(now, &one, [&](Cycle& c) {

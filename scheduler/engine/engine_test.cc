@@ -407,6 +407,26 @@ TEST(EngineNode, AnAgentThatComesBackWithItsRanksDisturbsNothing) {
   EXPECT_FALSE(c.LastIncident(job).acted());
 }
 
+TEST(EngineSubmit, AKeyStandsForOneRequest) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(CommandSpec(), "k");
+  EXPECT_EQ(c.Submit(CommandSpec(), "k"), job);
+  v1::SubmitJobRequest other;
+  other.set_idempotency_key("k");
+  *other.mutable_spec() = CommandSpec();
+  other.mutable_spec()->set_name("other");
+  const absl::Status refused = c.engine().SubmitJob(other, c.now()).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("was used for j-1"));
+  EXPECT_EQ(*c.engine().ResolveJob("1"), job) << "as --json tells it";
+  v1::SaveJobRequest save;
+  save.set_idempotency_key("s");
+  save.set_job("j-1");
+  EXPECT_EQ(c.engine().SaveJob(save, c.now()).status().code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "it takes no snapshots";
+}
+
 TEST(EngineNode, ItsOwnPauseIsNoNodesSilence) {
   FakeCluster c(4, 2);
   const uint64_t job = c.Submit(TrainerSpec());

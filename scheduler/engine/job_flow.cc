@@ -107,8 +107,11 @@ void SettleAllEndedWell(Cycle& c, uint64_t id) {
   records::JobRecord* job = c.txn.MutableJob(id);
   // An attempt that began at the last step has nothing left to do, but that step must be committed
   // all the same.
+  // (Of a command it is known only for its own points: it may take another job's for something
+  // else.)
   const v1::CheckpointRef& start = job->status().start_point().ref();
-  const uint64_t last_step = std::max(LargestStep(facts), start.job() == id ? start.step() : 0);
+  const bool saves_it = start.job() == id || !job->status().spec().trainer_config().empty();
+  const uint64_t last_step = std::max(LargestStep(facts), saves_it ? start.step() : 0);
   job->mutable_status()->set_step(last_step);
   if (!ExpectsCheckpoints(job->status().spec()) || last_step == 0) {
     EndJob(c, id, JobEvent::kEndDone, "all ranks exited with 0");
