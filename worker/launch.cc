@@ -59,6 +59,8 @@ int CodeOfRun(const absl::Status& status) {
       return kExitSnapshot;
     case absl::StatusCode::kInternal:
       return kExitInternal;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitUsage;
     default:
       return kExitData;
   }

@@ -49,6 +49,10 @@ absl::StatusOr<StartPoint> Trainer::Prepare(const std::string& restore) {
 
 absl::StatusOr<RunEnd> Trainer::Run() {
   const int64_t steps = options_.config.train.steps;
+  if (static_cast<int64_t>(position_.step) > steps) {
+    return absl::InvalidArgumentError(absl::StrCat("train.steps: ", steps, " is less than step ",
+                                                   position_.step, ", from which this run starts"));
+  }
   if (static_cast<int64_t>(position_.step) >= steps) {
     // An attempt that starts behind the last step has nothing to train, but this state must reach
     // the store.
