@@ -3,6 +3,7 @@
 // is an error, and memory is not given up while the kernel may read it.
 #include "base/uring/uring_file_system.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -98,6 +99,14 @@ class UringTest : public ::testing::Test {
     return WriteWhole(fs.get(), dir_.Sub("f"), region_);
   }
   void ExpectGood() { ExpectWhole(dir_.Sub("f"), region_); }
+  // But for the one that an ordinary user's limit of locked memory brings about.
+  std::vector<std::string> OtherNotes() const {
+    std::vector<std::string> others = notes_;
+    std::erase_if(others, [](const std::string& note) {
+      return note.find("LimitMEMLOCK") != std::string::npos;
+    });
+    return others;
+  }
 
   testing::TempDir dir_;
   Region region_;
@@ -149,7 +158,7 @@ TEST_F(UringTest, GoesOnWithoutFlagsThatAnOldKernelDoesNotKnow) {
   };
   ASSERT_TRUE(Write(options).ok());
   EXPECT_EQ(calls, 2);
-  EXPECT_TRUE(notes_.empty());
+  EXPECT_THAT(OtherNotes(), ::testing::IsEmpty());
   ExpectGood();
 }
 
@@ -169,8 +178,7 @@ TEST_F(UringTest, GoesThroughThePageCacheWhenDirectIsRefused) {
   options.calls.set_direct = [](int) { return -EINVAL; };
   ASSERT_TRUE(Write(options).ok());
   ExpectGood();
-  ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("O_DIRECT"), std::string::npos) << notes_[0];
+  EXPECT_THAT(OtherNotes(), ::testing::ElementsAre(::testing::HasSubstr("O_DIRECT")));
 }
 
 TEST_F(UringTest, WorksOnTmpfs) {
