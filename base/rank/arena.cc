@@ -75,8 +75,8 @@ const char* Problem(const ArenaHeader* h, size_t bytes) {
 }  // namespace
 
 BufferFacts FactsOf(const BufferHeader& header) {
-  return {header.tensors,    header.attempt, header.step,        header.samples,
-          header.data_bytes, header.persist, header.layout_hash, header.table_digest};
+  return {header.tensors,    header.attempt,     header.step,        header.samples,
+          header.data_bytes, header.layout_hash, header.table_digest};
 }
 
 uint32_t DTypeBytes(uint32_t dtype) { return dtype < kTypeCount ? kTypes[dtype].bytes : 0; }

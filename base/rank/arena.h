@@ -96,12 +96,13 @@ struct alignas(64) BufferHeader {
 };
 static_assert(sizeof(BufferHeader) == 128);
 
-// What a sealed buffer's header says and nobody changes any more, as its digest covers it.
+// What a sealed buffer's header says and nobody changes any more, as its digest covers it. (The
+// agent takes `persist` back when it gives up a save.)
 struct BufferFacts {
-  uint64_t tensors, attempt, step, samples, data_bytes, persist, layout_hash;
+  uint64_t tensors, attempt, step, samples, data_bytes, layout_hash;
   Digest128 table_digest;
 };
-static_assert(sizeof(BufferFacts) == 72);
+static_assert(sizeof(BufferFacts) == 64);
 BufferFacts FactsOf(const BufferHeader& header);
 
 struct ArenaHeader {

@@ -384,20 +384,32 @@ TEST(SnapshotTest, RestoreWantsTheSameLayout) {
   EXPECT_FALSE(RestoreSnapshot(arena.base(), 7, back.views(), &samples, &reason));
 }
 
+// The agent does that to a snapshot whose save it gives up.
+TEST(SnapshotTest, ASnapshotWhoseSaveWasGivenUpCanBeRestored) {
+  Arena arena;
+  SnapshotWriter writer(arena.base());
+  const Taken taken = Take(writer, 1, 1, /*persist=*/true);
+  arena.buffer(taken.buffer).persist = 0;
+  State back;
+  uint64_t samples;
+  std::string reason;
+  EXPECT_TRUE(RestoreSnapshot(arena.base(), taken.buffer, back.views(), &samples, &reason))
+      << reason;
+}
+
 TEST(SnapshotTest, RestoreFindsAFlippedBitAnywhere) {
   Arena arena;
   SnapshotWriter writer(arena.base());
   const Taken taken = Take(writer, 1, 1);
   const size_t table_bytes = 2 * sizeof(rank::TensorEntry);
   std::vector<char*> places;
-  // Of the buffer's header: all but state, generation and persisted, which go on changing.
+  // Of the buffer's header: all but state, generation, persist and persisted, which go on changing.
   rank::BufferHeader& header = arena.buffer(taken.buffer);
   for (uint64_t* field : {&header.attempt, &header.step, &header.samples, &header.data_bytes,
                           &header.layout_hash, &header.facts_digest, &header.table_digest.low}) {
     places.push_back(reinterpret_cast<char*>(field));
   }
-  for (uint32_t* field : {&header.tensors, &header.persist})
-    places.push_back(reinterpret_cast<char*>(field));
+  places.push_back(reinterpret_cast<char*>(&header.tensors));
   for (size_t i = 0; i < table_bytes; ++i) places.push_back(arena.table(taken.buffer) + i);
   const auto* table = reinterpret_cast<const rank::TensorEntry*>(arena.table(taken.buffer));
   for (uint32_t t = 0; t < 2; ++t) {

@@ -77,7 +77,8 @@ class Endurance(ClusterCase):
         self.assertEqual(step_gaps(rows, self.STEPS), [])
         self.assertEqual(final_losses(rows), losses)
         self.assertEqual(self.cluster.digest(self.job, self.STEPS), digest)
-        self.assertEqual(int(self.cluster.describe(self.job)["attempt"]), attempts)
+        told = [f"{i['fault_class']} {i.get('ranks')} {i['what']}" for i in self.cluster.incidents(self.job)]
+        self.assertEqual(int(self.cluster.describe(self.job)["attempt"]), attempts, "\n".join(told))
 
     def daemon_killed(self, name):
         pid = self.cluster.wait_pid(name)

@@ -47,7 +47,7 @@ class Rank(Fault):
         before = self.cluster.rank_pids(job)
         self.recovered_within(job, self.cluster.kill_rank(job, 2, signo), limit_s)
         status = self.finish(job)
-        self.assert_incident(job, fault_class, [2], steps_lost_max=2)
+        self.assert_incident(job, fault_class, [2], steps_lost_max=PERSIST_EVERY)
         self.assertEqual(status["restarts"], 1)
         self.assertEqual(processes.wait_gone(list(before.values()), 5), [])
 
@@ -77,7 +77,7 @@ class Rank(Fault):
         job = self.run_job(extra=("--exit-code-at", f"{FAULT_STEP}:{code}", "--fault-rank", 1))
         status = self.finish(job)
         self.assertEqual(status["restarts"], 1)
-        self.assert_incident(job, "PROCESS_DIED", [1], steps_lost_max=2)
+        self.assert_incident(job, "PROCESS_DIED", [1], steps_lost_max=PERSIST_EVERY)
 
     def test_exit_with_an_error_in_the_middle(self):
         self.exits_in_the_middle(7)
