@@ -108,21 +108,36 @@ static_assert(sizeof(TimeMark) == 16);
 
 std::string TimesPath(const std::string& base) { return absl::StrCat(base, ".times"); }
 
-// A mark cut short by a crash or a full disk is left out.
-std::vector<TimeMark> ReadMarks(int fd) {
-  std::vector<TimeMark> marks(2 * kTimeMarksMax);
-  const ssize_t n = ::pread(fd, marks.data(), marks.size() * sizeof(TimeMark), 0);
+off_t MarkOffset(size_t index) { return static_cast<off_t>(index * sizeof(TimeMark)); }
+
+// A mark cut short by a crash or a full disk is left out, and the next one takes its place.
+size_t CountMarks(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) / sizeof(TimeMark) : 0;
+}
+
+// `count` marks from the one numbered `first`, fewer where they cannot be read.
+std::vector<TimeMark> ReadMarks(int fd, size_t first, size_t count) {
+  std::vector<TimeMark> marks(count);
+  const ssize_t n = ::pread(fd, marks.data(), count * sizeof(TimeMark), MarkOffset(first));
   marks.resize(n > 0 ? static_cast<size_t>(n) / sizeof(TimeMark) : 0);
   return marks;
 }
 
 // A full disk costs times, nothing else.
-void WriteMarks(int fd, const std::vector<TimeMark>& marks, size_t from) {
-  const size_t bytes = (marks.size() - from) * sizeof(TimeMark);
-  const auto at = static_cast<off_t>(from * sizeof(TimeMark));
-  const ssize_t wrote = ::pwrite(fd, marks.data() + from, bytes, at);
-  const off_t end = at + (wrote > 0 ? wrote : 0);
-  if (::ftruncate(fd, end - end % static_cast<off_t>(sizeof(TimeMark))) != 0) return;
+void WriteMarks(int fd, const std::vector<TimeMark>& marks, size_t first) {
+  const ssize_t wrote =
+      ::pwrite(fd, marks.data(), marks.size() * sizeof(TimeMark), MarkOffset(first));
+  (void)wrote;
+}
+
+// Keeps every second mark; returns how many are left.
+size_t ThinMarks(int fd, size_t count) {
+  std::vector<TimeMark> marks = ReadMarks(fd, 0, count);
+  for (size_t i = 0; 2 * i + 1 < marks.size(); ++i) marks[i] = marks[2 * i + 1];
+  marks.resize(marks.size() / 2);
+  WriteMarks(fd, marks, 0);
+  return ::ftruncate(fd, MarkOffset(marks.size())) == 0 ? marks.size() : CountMarks(fd);
 }
 
 }  // namespace
@@ -164,23 +179,21 @@ void MarkLogTime(const std::string& base, int64_t now_wall_ns) {
   const UniqueFd fd(
       ::open(TimesPath(base).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (!fd.valid()) return;
-  std::vector<TimeMark> marks = ReadMarks(fd.get());
-  if (!marks.empty() && marks.back().bytes >= end) return;
-  size_t from = marks.size();
-  if (marks.size() >= kTimeMarksMax) {
-    for (size_t i = 0; 2 * i + 1 < marks.size(); ++i) marks[i] = marks[2 * i + 1];
-    marks.resize(marks.size() / 2);
-    from = 0;
+  size_t count = CountMarks(fd.get());
+  // Looked at with each beat: of what has not grown, the last mark alone is read.
+  if (count > 0) {
+    const std::vector<TimeMark> last = ReadMarks(fd.get(), count - 1, 1);
+    if (!last.empty() && last[0].bytes >= end) return;
   }
-  marks.push_back({now_wall_ns, end});
-  WriteMarks(fd.get(), marks, from);
+  if (count >= kTimeMarksMax) count = ThinMarks(fd.get(), count);
+  WriteMarks(fd.get(), {{now_wall_ns, end}}, count);
 }
 
 uint64_t LogOffsetAt(const std::string& base, int64_t wall_ns) {
   const UniqueFd fd(::open(TimesPath(base).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) return 0;
   uint64_t bytes = 0;
-  for (const TimeMark& mark : ReadMarks(fd.get())) {
+  for (const TimeMark& mark : ReadMarks(fd.get(), 0, CountMarks(fd.get()))) {
     if (mark.wall_ns > wall_ns) break;  // also after a wall clock that was set back
     bytes = mark.bytes;
   }
