@@ -96,6 +96,15 @@ class StoreReactor final : public grpc::ServerUnaryReactor {
   const std::shared_ptr<Shared> shared_;
 };
 
+// Where a reader that has nothing yet begins: both limits hold.
+uint64_t FirstOffset(const std::string& base, const v1::ReadLogRequest& request) {
+  const uint64_t tail =
+      request.tail_lines() >= 0 ? TailOffset(base, request.tail_lines()).value_or(0) : 0;
+  const uint64_t since =
+      request.since_wall_ns() > 0 ? LogOffsetAt(base, request.since_wall_ns()) : 0;
+  return std::max(tail, since);
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* context,
@@ -186,15 +195,6 @@ grpc::Status AgentService::ReadLog(grpc::ServerContext* context, const v1::ReadL
   const grpc::Status status = StreamLog(context, *request, writer);
   log_streams_.fetch_sub(1);
   return status;
-}
-
-// Where a reader that has nothing yet begins: both limits hold.
-static uint64_t FirstOffset(const std::string& base, const v1::ReadLogRequest& request) {
-  const uint64_t tail =
-      request.tail_lines() >= 0 ? TailOffset(base, request.tail_lines()).value_or(0) : 0;
-  const uint64_t since =
-      request.since_wall_ns() > 0 ? LogOffsetAt(base, request.since_wall_ns()) : 0;
-  return std::max(tail, since);
 }
 
 grpc::Status AgentService::StreamLog(grpc::ServerContext* context,

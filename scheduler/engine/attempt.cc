@@ -30,41 +30,6 @@ v1::CheckpointRef ResolveFrom(Cycle& c, const v1::JobSpec& spec) {
   return ref;
 }
 
-}  // namespace
-
-v1::StartPoint ChooseStart(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
-  const uint64_t id = job->status().id();
-  const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
-  const Line line(id, links);
-  StartRequest request;
-  request.job = id;
-  request.placement = &placement;
-  request.arenas = &c.job_facts(id).arenas;
-  request.line = &line;
-  for (const auto& record : c.txn.Checkpoints(id)) {
-    if (!record.aborted()) request.committed.push_back(record.ref());
-  }
-  request.damaged.assign(job->damaged().begin(), job->damaged().end());
-  request.from = ResolveFrom(c, job->status().spec());
-  request.wanted_step = job->restart_from_step();
-  absl::StatusOr<v1::StartPoint> start = ChooseStartPoint(request);
-  if (!start.ok()) {
-    // It was there when the restart was ordered and is out of reach now (its node died): the newest
-    // point instead, said so.
-    AddJobEvent(c, *job, "job.start_point", std::string(start.status().message()));
-    request.wanted_step = 0;
-    start = ChooseStartPoint(request);
-  }
-  if (start->source() == v1::StartPoint::SOURCE_CHECKPOINT) {
-    const records::CheckpointRecord* record =
-        c.txn.FindCheckpoint(start->ref().job(), {start->ref().attempt(), start->ref().step()});
-    if (record != nullptr) start->set_store(record->store());
-  }
-  return *start;
-}
-
-namespace {
-
 void TakeDevices(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
   std::vector<records::NodeHold> holds;
   for (const auto& hold : job->holds()) {
@@ -152,6 +117,37 @@ PlacementRequest RequestOf(const records::JobRecord& job) {
   for (const auto& node : job.status().placement().nodes())
     request.preferred.push_back(node.node());
   return request;
+}
+
+v1::StartPoint ChooseStart(Cycle& c, records::JobRecord* job, const v1::Placement& placement) {
+  const uint64_t id = job->status().id();
+  const std::vector<records::AttemptLink> links(job->line().begin(), job->line().end());
+  const Line line(id, links);
+  StartRequest request;
+  request.job = id;
+  request.placement = &placement;
+  request.arenas = &c.job_facts(id).arenas;
+  request.line = &line;
+  for (const auto& record : c.txn.Checkpoints(id)) {
+    if (!record.aborted()) request.committed.push_back(record.ref());
+  }
+  request.damaged.assign(job->damaged().begin(), job->damaged().end());
+  request.from = ResolveFrom(c, job->status().spec());
+  request.wanted_step = job->restart_from_step();
+  absl::StatusOr<v1::StartPoint> start = ChooseStartPoint(request);
+  if (!start.ok()) {
+    // It was there when the restart was ordered and is out of reach now (its node died): the newest
+    // point instead, said so.
+    AddJobEvent(c, *job, "job.start_point", std::string(start.status().message()));
+    request.wanted_step = 0;
+    start = ChooseStartPoint(request);
+  }
+  if (start->source() == v1::StartPoint::SOURCE_CHECKPOINT) {
+    const records::CheckpointRecord* record =
+        c.txn.FindCheckpoint(start->ref().job(), {start->ref().attempt(), start->ref().step()});
+    if (record != nullptr) start->set_store(record->store());
+  }
+  return *start;
 }
 
 void StartAttempt(Cycle& c, uint64_t id, const v1::Placement& placement) {
