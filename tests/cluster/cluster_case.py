@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base of the cluster tests: a directory of their own, jobs of the test rank, the undisturbed run, nothing left."""
+import json
 import os
 import shutil
 import sys
@@ -29,6 +30,26 @@ def test_rank_job(cluster, name, steps=STEPS, step_ms=STEP_MS, extra=(), **field
                         str(STATE_BYTES), "--step-ms", str(step_ms), *map(str, extra)]}
     spec.update(fields)
     return {key: value for key, value in spec.items() if value is not None}
+
+
+NATIVE_TRAINER = {
+    "model": {"vocab": 256, "dim": 128, "layers": 2, "heads": 4, "ffn": 344, "seq_len": 64},
+    "data": {"kind": "synthetic"},
+    "train": {"seed": 5, "micro_batch": 2, "threads": 1},
+    "optimizer": {"lr": 1e-3, "warmup_steps": 10},
+    "parallel": {"dp": 2, "tp": 2},
+}
+
+
+def native_job(cluster, name, steps, model=None, **fields):
+    """The specification of a small job of the native trainer: 2 nodes x 2 GPUs; `model` changes its model."""
+    path = os.path.join(cluster.directory, f"{name}.train.yaml")
+    config = {**NATIVE_TRAINER, "model": {**NATIVE_TRAINER["model"], **(model or {})},
+              "train": {**NATIVE_TRAINER["train"], "steps": steps}}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    return {"name": name, "trainer_config": path, "nodes": 2, "gpus_per_node": 2, "snapshot_every_steps": 1,
+            "persist_every_steps": 10, **fields}
 
 
 class Undisturbed:
@@ -93,8 +114,12 @@ class ClusterCase(unittest.TestCase):
 
     def assert_equal_to_undisturbed(self, job, steps=STEPS):
         """Step log contiguous, losses and final state digest equal to those of the run without faults."""
-        digest, losses = Undisturbed.get(("test-rank", steps), lambda c: test_rank_job(c, "reference", steps=steps),
-                                         steps)
+        self.assert_equal_to(job, steps, Undisturbed.get(
+            ("test-rank", steps), lambda c: test_rank_job(c, "reference", steps=steps), steps))
+
+    def assert_equal_to(self, job, steps, reference):
+        """The same against `reference`, what Undisturbed.get() gives."""
+        digest, losses = reference
         rows = self.cluster.steps(job)
         self.assertEqual(step_gaps(rows, steps), [])
         self.assertEqual(final_losses(rows), losses)

@@ -5,15 +5,13 @@
 The short form kills three times; the long one (scripts/test --long endurance) 20 times, jobs of the native trainer
 where LibTorch is built. HOLDFAST_SEED chooses other moments.
 """
-import json
 import os
 import random
 import signal
 import time
 
 import processes
-from cluster_case import ClusterCase, Undisturbed, main, test_rank_job
-from holdfast_cluster import final_losses, step_gaps
+from cluster_case import ClusterCase, Undisturbed, main, native_job, test_rank_job
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
 LONG = os.environ.get("HOLDFAST_LONG") == "1"
@@ -25,24 +23,11 @@ AWAY_STEPS = AWAY_S * 60  # no job here finishes 50 steps a second
 PERSIST_EVERY = 10
 DEADLINE_S = 1800 if LONG else 180
 
-TRAINER = {
-    "model": {"vocab": 256, "dim": 128, "layers": 2, "heads": 4, "ffn": 344, "seq_len": 64},
-    "data": {"kind": "synthetic"},
-    "train": {"seed": 5, "micro_batch": 2, "threads": 1},
-    "optimizer": {"lr": 1e-3, "warmup_steps": 10},
-    "parallel": {"dp": 2, "tp": 2},
-}
-
-
 def make_job(cluster, name, steps):
     """A job of the native trainer in the long form, where it is built; else of the test rank."""
     if not LONG or not os.path.exists(os.path.join(cluster.binaries, "holdfast-worker")):
         return test_rank_job(cluster, name, steps=steps, persist_every_steps=PERSIST_EVERY)
-    path = os.path.join(cluster.directory, "train.yaml")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**TRAINER, "train": {**TRAINER["train"], "steps": steps}}, file)
-    return {"name": name, "trainer_config": path, "nodes": 2, "gpus_per_node": 2, "snapshot_every_steps": 1,
-            "persist_every_steps": PERSIST_EVERY, "restarts_max": 100}
+    return native_job(cluster, name, steps, persist_every_steps=PERSIST_EVERY, restarts_max=100)
 
 
 class Endurance(ClusterCase):
@@ -71,12 +56,8 @@ class Endurance(ClusterCase):
         self.assert_equal(attempt)
 
     def assert_equal(self, attempts):
-        digest, losses = Undisturbed.get("endurance", lambda cluster: make_job(cluster, "undisturbed", self.STEPS),
-                                         self.STEPS, DEADLINE_S)
-        rows = self.cluster.steps(self.job)
-        self.assertEqual(step_gaps(rows, self.STEPS), [])
-        self.assertEqual(final_losses(rows), losses)
-        self.assertEqual(self.cluster.digest(self.job, self.STEPS), digest)
+        self.assert_equal_to(self.job, self.STEPS, Undisturbed.get(
+            "endurance", lambda cluster: make_job(cluster, "undisturbed", self.STEPS), self.STEPS, DEADLINE_S))
         told = [f"{i['fault_class']} {i.get('ranks')} {i['what']}" for i in self.cluster.incidents(self.job)]
         self.assertEqual(int(self.cluster.describe(self.job)["attempt"]), attempts, "\n".join(told))
 

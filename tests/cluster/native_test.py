@@ -7,46 +7,25 @@ import json
 import os
 import signal
 
-from cluster_case import ClusterCase, Undisturbed, main
-from holdfast_cluster import final_losses, step_gaps
+from cluster_case import ClusterCase, Undisturbed, main, native_job
+from holdfast_cluster import final_losses
 
 STEPS = 40
-PERSIST_EVERY = 10
 FAULT_STEP = 17
 DEADLINE_S = 180
-
-TRAINER = {
-    "model": {"vocab": 256, "dim": 128, "layers": 2, "heads": 4, "ffn": 344, "seq_len": 64},
-    "data": {"kind": "synthetic"},
-    "train": {"steps": STEPS, "seed": 5, "micro_batch": 2, "threads": 1},
-    "optimizer": {"lr": 1e-3, "warmup_steps": 10},
-    "parallel": {"dp": 2, "tp": 2},
-}
-
-
-def native_job(cluster, name, environment=None):
-    path = os.path.join(cluster.directory, "train.yaml")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(TRAINER, file)
-    return {"name": name, "trainer_config": path, "nodes": 2, "gpus_per_node": 2, "snapshot_every_steps": 1,
-            "persist_every_steps": PERSIST_EVERY, "environment": environment or {}}
 
 
 class Native(ClusterCase):
     def reference(self):
-        return Undisturbed.get("native", lambda cluster: native_job(cluster, "undisturbed"), STEPS, DEADLINE_S)
+        return Undisturbed.get("native", lambda cluster: native_job(cluster, "undisturbed", STEPS), STEPS, DEADLINE_S)
 
     def run_with(self, fault, incidents):
         """A job that meets `fault(job)` after FAULT_STEP and ends equal to the undisturbed one."""
-        job = self.cluster.submit(native_job(self.cluster, "native"))
+        job = self.cluster.submit(native_job(self.cluster, "native", STEPS))
         self.cluster.wait_step(job, FAULT_STEP, DEADLINE_S, ranks=4)
         fault(job)
         self.cluster.wait_state(job, "DONE", DEADLINE_S)
-        digest, losses = self.reference()
-        rows = self.cluster.steps(job)
-        self.assertEqual(step_gaps(rows, STEPS), [])
-        self.assertEqual(final_losses(rows), losses)
-        self.assertEqual(self.cluster.digest(job, STEPS), digest)
+        self.assert_equal_to(job, STEPS, self.reference())
         found = self.cluster.incidents(job)
         self.assertEqual(len(found), incidents, found)
         return found[0]
@@ -69,7 +48,7 @@ class Native(ClusterCase):
         path = os.path.join(self.directory, "fault.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"drop_micro_batch": {"step": 5, "rank": 0}}, file)
-        job = self.cluster.submit(native_job(self.cluster, "control", {"HOLDFAST_FAULT_FILE": path}))
+        job = self.cluster.submit(native_job(self.cluster, "control", STEPS, environment={"HOLDFAST_FAULT_FILE": path}))
         self.cluster.wait_state(job, "DONE", DEADLINE_S)
         digest, losses = self.reference()
         rows = self.cluster.steps(job)
@@ -79,12 +58,9 @@ class Native(ClusterCase):
         self.assertNotEqual(final_losses(rows), losses)
 
     def test_a_checkpoint_of_another_model_is_refused(self):
-        first = self.cluster.submit(native_job(self.cluster, "first"))
+        first = self.cluster.submit(native_job(self.cluster, "first", STEPS))
         self.cluster.wait_state(first, "DONE", DEADLINE_S)
-        spec = native_job(self.cluster, "second")
-        path = spec["trainer_config"]
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({**TRAINER, "model": {**TRAINER["model"], "ffn": 256}}, file)
+        spec = native_job(self.cluster, "second", STEPS, model={"ffn": 256})
         second = self.cluster.submit(spec, arguments=("--from", f"j-{first}@{STEPS}"))
         self.cluster.wait_state(second, "FAILED", DEADLINE_S)
         status = self.cluster.describe(second)

@@ -34,16 +34,25 @@ def command_line(pid):
     return [part.decode("utf-8", "replace") for part in _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
 
 
+def _stat(pid, index, missing):
+    """A field of /proc/<pid>/stat behind the name, as text; `missing` when there is no such process."""
+    text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
+    return text.rpartition(")")[2].split()[index] if ")" in text else missing
+
+
 def state(pid):
     """The state letter of /proc/<pid>/stat ("Z" is a zombie), or "" when there is no such process."""
-    text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
-    return text.rpartition(")")[2].split()[0] if ")" in text else ""
+    return _stat(pid, 0, "")
+
+
+def parent(pid):
+    """The parent of a process or a zombie; 0: gone."""
+    return int(_stat(pid, 1, 0))
 
 
 def start_ticks(pid):
     """When the process started, in clock ticks since boot: with the pid it names a process for good. 0: gone."""
-    text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
-    return int(text.rpartition(")")[2].split()[19]) if ")" in text else 0
+    return int(_stat(pid, 19, 0))
 
 
 def alive(pid):
@@ -69,8 +78,7 @@ def ancestors(pid):
     chain = set()
     while pid > 0 and pid not in chain:
         chain.add(pid)
-        text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
-        pid = int(text.rpartition(")")[2].split()[1]) if ")" in text else 0
+        pid = parent(pid)
     return chain
 
 
@@ -115,12 +123,6 @@ def kill_all(pids):
 
 def describe(pid):
     return f"{pid} ({state(pid)}) {' '.join(command_line(pid))[:200]}"
-
-
-def parent(pid):
-    """The parent of a process or a zombie; 0: gone."""
-    text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")
-    return int(text.rpartition(")")[2].split()[1]) if ")" in text else 0
 
 
 def mappings(pid, of):
