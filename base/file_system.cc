@@ -25,12 +25,6 @@ std::string TemporaryName(const std::string& path) {
                       counter.fetch_add(1));
 }
 
-std::string DirName(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 absl::Status WriteTemporary(FileSystem& fs, const std::string& path, std::string_view content) {
   HF_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.CreateExclusive(path));
   HF_RETURN_IF_ERROR(file->Append(content.data(), content.size()));
@@ -45,6 +39,14 @@ std::string JoinPath(std::string_view a, std::string_view b) {
   if (path.empty() || path.back() != '/') path += '/';
   path += b;
   return path;
+}
+
+std::string DirName(std::string_view path) {
+  const size_t last = path.find_last_not_of('/');
+  if (last == std::string_view::npos) return path.empty() ? "." : "/";
+  const size_t slash = path.rfind('/', last);
+  if (slash == std::string_view::npos) return ".";
+  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> FileSystem::CreateBulk(

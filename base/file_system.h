@@ -97,6 +97,9 @@ FileSystem* PosixFileSystem();
 
 // a + "/" + b.
 std::string JoinPath(std::string_view a, std::string_view b);
+// The directory that holds `path`, slashes at its end aside: "." for a bare name, "/" for what lies
+// in the root and for the root.
+std::string DirName(std::string_view path);
 
 }  // namespace holdfast
 

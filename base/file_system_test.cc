@@ -147,6 +147,14 @@ TEST_F(PosixFileSystemTest, PreallocateTakesRoomAndFreeBytesAreReal) {
   EXPECT_FALSE((*file)->Preallocate(1ull << 62).ok()) << "nobody has that much room";
 }
 
+TEST(DirNameTest, IsWhereANameIsWritten) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a", "."}, {"a/", "."}, {"a/b", "a"},   {"a/b//", "a"}, {"/a", "/"},
+      {"/", "/"}, {"//", "/"}, {"/a/b", "/a"}, {"", "."},
+  };
+  for (const auto& [path, parent] : cases) EXPECT_EQ(DirName(path), parent) << path;
+}
+
 TEST(JoinPathTest, PutsExactlyOneSlash) {
   EXPECT_EQ(JoinPath("a", "b"), "a/b");
   EXPECT_EQ(JoinPath("a/", "b"), "a/b");

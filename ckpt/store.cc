@@ -478,12 +478,7 @@ absl::StatusOr<rank::Digest128> StoreImpl::StateDigest(const CheckpointId& id) {
 // The root's own name must be durable too, also when a process that made it died before it could
 // sync the parent. A parent that may not be read was there before.
 absl::Status SyncParent(FileSystem* fs, const std::string& root) {
-  const size_t last = root.find_last_not_of('/');
-  if (last == std::string::npos) return absl::OkStatus();
-  const size_t slash = root.rfind('/', last);
-  const std::string parent =
-      slash == std::string::npos ? "." : root.substr(0, std::max<size_t>(slash, 1));
-  const absl::Status status = fs->SyncDir(parent);
+  const absl::Status status = fs->SyncDir(DirName(root));
   return absl::IsPermissionDenied(status) ? absl::OkStatus() : status;
 }
 

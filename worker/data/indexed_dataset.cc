@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -38,12 +37,6 @@ T Take(const std::string& bytes, size_t offset) {
 absl::Status Lost(const std::string& path, const std::string& what) {
   return absl::DataLossError(
       absl::StrCat(path, ": ", what, "; build the data again with `holdfast data build`"));
-}
-
-// The directory that holds the files of `prefix`.
-std::string Folder(const std::string& prefix) {
-  const std::string parent = std::filesystem::path(prefix).parent_path().string();
-  return parent.empty() ? "." : parent;
 }
 
 }  // namespace
@@ -152,13 +145,13 @@ absl::Status IndexedDatasetWriter::Finish(const std::string& tokenizer_model) {
   HF_ASSIGN_OR_RETURN(const bool replaces, fs_->Exists(prefix_ + ".idx"));
   if (replaces) {
     HF_RETURN_IF_ERROR(fs_->Remove(prefix_ + ".idx"));
-    HF_RETURN_IF_ERROR(fs_->SyncDir(Folder(prefix_)));
+    HF_RETURN_IF_ERROR(fs_->SyncDir(DirName(prefix_)));
   }
   if (!tokenizer_model.empty()) HF_RETURN_IF_ERROR(PutInPlace(".model"));
   HF_RETURN_IF_ERROR(PutInPlace(".bin"));
   HF_RETURN_IF_ERROR(PutInPlace(".idx"));
   finished_ = true;
-  return fs_->SyncDir(Folder(prefix_));
+  return fs_->SyncDir(DirName(prefix_));
 }
 
 absl::StatusOr<std::unique_ptr<IndexedDataset>> IndexedDataset::Open(FileSystem* fs,
