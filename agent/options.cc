@@ -128,8 +128,10 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
 
 absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   if (!IsValidName(options->node)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--node: '", options->node, "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--node: '", options->node,
+                     "' is not a name of 1 to 63 letters, digits, '.', '_' or '-', "
+                     "the first a letter or digit"));
   }
   if (options->scheduler.find(':') == std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("--scheduler: '", options->scheduler,

@@ -76,7 +76,8 @@ TEST(IdsTest, NamesBecomePathComponents) {
   EXPECT_TRUE(IsValidName(std::string(63, 'a')));
   for (const std::string& name :
        {std::string(), std::string("."), std::string(".."), std::string("a/b"), std::string("a b"),
-        std::string(64, 'a'), std::string("a\0b", 3), std::string("\xc3\xa4")}) {
+        std::string(64, 'a'), std::string("a\0b", 3), std::string("\xc3\xa4"), std::string("-rf"),
+        std::string("--"), std::string(".hidden"), std::string("_x")}) {
     EXPECT_FALSE(IsValidName(name)) << name;
   }
 }

@@ -21,7 +21,8 @@ absl::StatusOr<JobId> ParseJobId(std::string_view text) {
 }
 
 bool IsValidName(std::string_view name) {
-  if (name.empty() || name.size() > 63 || name == "." || name == "..") return false;
+  if (name.empty() || name.size() > 63) return false;
+  if (name[0] == '.' || name[0] == '_' || name[0] == '-') return false;
   for (const char c : name) {
     const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                     c == '.' || c == '_' || c == '-';

@@ -23,8 +23,8 @@ std::string ToString(JobId id);
 // Accepts exactly "j-" and a decimal u64 > 0.
 absl::StatusOr<JobId> ParseJobId(std::string_view text);
 
-// Job and node names: [A-Za-z0-9._-]{1,63}, and neither "." nor ".." (names become path
-// components).
+// Job and node names: [A-Za-z0-9][A-Za-z0-9._-]{0,62}. Names become path components and words of
+// command lines, so none begins with a dot or a dash.
 bool IsValidName(std::string_view name);
 
 // (job, attempt, step): names a snapshot or a checkpoint.

@@ -188,8 +188,11 @@ absl::Status CheckSaving(const v1::JobSpec& s) {
 absl::Status CheckRest(const v1::JobSpec& s) {
   if (!IsValidName(s.name())) {
     return Bad("name", absl::StrCat(Quoted(s.name()),
-                                    " is not 1 to 63 of the characters A-Z a-z 0-9 . _ -"));
+                                    " is not 1 to 63 of the characters A-Z a-z 0-9 . _ -, the "
+                                    "first a letter or digit"));
   }
+  if (ParseJobId(s.name()).ok())
+    return Bad("name", absl::StrCat(Quoted(s.name()), " is the form of a job's id"));
   HF_RETURN_IF_ERROR(CheckPath("working_directory", s.working_directory()));
   HF_RETURN_IF_ERROR(CheckPath("store", s.store()));
   HF_RETURN_IF_ERROR(CheckText("user", s.user()));
@@ -228,7 +231,7 @@ std::string DefaultName(const v1::JobSpec& s) {
         (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-');
     name.push_back(legal ? c : '-');
   }
-  return IsValidName(name) ? name : "job";
+  return IsValidName(name) && !ParseJobId(name).ok() ? name : "job";
 }
 
 void FillDefaults(v1::JobSpec* s) {

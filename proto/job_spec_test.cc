@@ -142,6 +142,10 @@ TEST(JobYaml, BadFilesEachGetTheirExactError) {
       {"command: [a]\nsnapshot_every_steps: 3\npersist_every_steps: 10\n",
        "persist_every_steps: 10 is not a multiple of snapshot_every_steps (3): only steps with a "
        "snapshot can be persisted"},
+      {"command: [a]\nname: -rf\n",
+       "name: \"-rf\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -, the first a letter or "
+       "digit"},
+      {"command: [a]\nname: j-2\n", "name: \"j-2\" is the form of a job's id"},
       {"command: [a]\nexpects_checkpoints: true\n",
        "expects_checkpoints: true needs snapshot_every_steps, else there is nothing to commit"},
   };

@@ -47,7 +47,8 @@ absl::StatusOr<v1::Device> ParseDevice(const json& entry, size_t index) {
   if (!IsValidName(device.id())) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ".id: '", device.id(),
-                     "' is not a name of 1 to 63 letters, digits, '.', '_' or '-'"));
+                     "' is not a name of 1 to 63 letters, digits, '.', '_' or '-', the "
+                     "first a letter or digit"));
   }
   return device;
 }

@@ -20,7 +20,8 @@ constexpr int64_t kProbeIntervalMs = 500;
 absl::Status CheckRegistration(const v1::RegisterNodeRequest& request) {
   if (!IsValidName(request.node())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("node: \"", request.node(), "\" is not a name of 1 to 63 of [A-Za-z0-9._-]"));
+        absl::StrCat("node: \"", request.node(),
+                     "\" is not a name of 1 to 63 of [A-Za-z0-9._-], the first a letter or digit"));
   }
   if (request.boot_id().empty()) return absl::InvalidArgumentError("boot_id: empty");
   if (request.address().rfind("unix:", 0) != 0 &&
