@@ -142,6 +142,16 @@ int RunApp(int argc, char** argv) {
   }
   Invocation invocation;
   std::vector<std::string> args;
+  // The words every program answers to, beside the verbs' own form.
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == "--version" || first == "-V") {
+    args.emplace_back("version");
+    argv += 1, argc -= 1;
+  } else if (first == "help") {
+    if (argc > 2) args.emplace_back(argv[2]);
+    args.emplace_back("--help");
+    argc = 1;
+  }
   for (int i = 1; i < argc; ++i) {
     if (!invocation.has_dashes && std::string_view(argv[i]) == "--") {
       invocation.has_dashes = true;

@@ -514,6 +514,13 @@ TEST_F(CliTest, OtherProgramsAreRunInPlace) {
 TEST_F(CliTest, TheVersionIsPrinted) {
   EXPECT_TRUE(Has(Holdfast({"version"}).out, "holdfast 0."));
   EXPECT_TRUE(Has(Holdfast({"version", "--json"}).out, "{\"version\":\"0."));
+  EXPECT_EQ(Holdfast({"--version"}).out, Holdfast({"version"}).out);
+}
+
+TEST_F(CliTest, HelpIsAlsoAWord) {
+  EXPECT_EQ(Holdfast({"help"}).out, Holdfast({"--help"}).out);
+  EXPECT_EQ(Holdfast({"help", "submit"}).out, Holdfast({"submit", "--help"}).out);
+  EXPECT_EQ(Holdfast({"help"}).code, 0);
 }
 
 }  // namespace

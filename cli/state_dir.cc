@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -45,6 +46,19 @@ absl::StatusOr<std::string> SocketEndpoint(const std::string& state) {
   return absl::StrCat("unix:", path);
 }
 
+// A word that is no address would be tried until the deadline and then called unreachable.
+absl::StatusOr<std::string> CheckedEndpoint(const char* where, const std::string& endpoint) {
+  if (endpoint.rfind("unix:/", 0) == 0) return endpoint;
+  const size_t colon = endpoint.rfind(':');
+  uint32_t port = 0;
+  const bool is_address =
+      colon != std::string::npos && colon > 0 && endpoint.find('/') == std::string::npos &&
+      absl::SimpleAtoi(endpoint.substr(colon + 1), &port) && port > 0 && port < 65536;
+  if (is_address) return endpoint;
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": \"", endpoint, "\" is neither unix:/path nor HOST:PORT"));
+}
+
 }  // namespace
 
 Surroundings ReadSurroundings(const std::string& state_flag, const std::string& endpoint_flag) {
@@ -71,8 +85,9 @@ absl::StatusOr<std::string> StateDirectory(const Surroundings& s) {
 }
 
 absl::StatusOr<std::string> Endpoint(const Surroundings& s) {
-  if (!s.endpoint_flag.empty()) return s.endpoint_flag;
-  if (s.state_flag.empty() && !s.endpoint_env.empty()) return s.endpoint_env;
+  if (!s.endpoint_flag.empty()) return CheckedEndpoint("--endpoint", s.endpoint_flag);
+  if (s.state_flag.empty() && !s.endpoint_env.empty())
+    return CheckedEndpoint("HOLDFAST_ENDPOINT", s.endpoint_env);
   auto state = StateDirectory(s);
   if (!state.ok()) return state.status();
   return SocketEndpoint(*state);

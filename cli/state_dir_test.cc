@@ -41,6 +41,20 @@ TEST(Endpoint, FlagThenStateFlagThenEnvironmentThenState) {
   EXPECT_EQ(*Endpoint(s), "other:2");
 }
 
+TEST(Endpoint, WhatIsNoAddressIsAnErrorThatNamesIt) {
+  for (const char* word : {"nonsense", "unix:relative", "host:", "host:0", "host:65536", "host:x",
+                           ":5000", "http://host:1"}) {
+    Surroundings s = User();
+    s.endpoint_flag = word;
+    const absl::Status status = Endpoint(s).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << word;
+    EXPECT_NE(std::string(status.message()).find(word), std::string::npos) << status.message();
+  }
+  Surroundings s = User();
+  s.endpoint_flag = "[::1]:5000";
+  EXPECT_TRUE(Endpoint(s).ok());
+}
+
 TEST(Endpoint, APathTooLongIsAnErrorWithTheLimit) {
   Surroundings s = User();
   s.state_flag = "/" + std::string(92, 'x');  // 93 + "/scheduler.sock" is 108

@@ -65,6 +65,7 @@ absl::Status Inspect(const std::string& prefix, bool json) {
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-data: %s\n", std::string(status.message()).c_str());
+  if (absl::IsNotFound(status)) return kExitData;
   return absl::IsInvalidArgument(status) ? kExitUsage : kExitInternal;
 }
 
