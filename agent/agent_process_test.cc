@@ -251,6 +251,34 @@ TEST_F(AgentTest, AKeeperThatDiedWhileNoAgentWasThereIsBuriedByTheNext) {
   ForgetAndWait(job);
 }
 
+TEST_F(AgentTest, RanksOfARemovedKeeperDirectoryAreReportedAndEndOnOrderOnly) {
+  StartAgent("n0");
+  const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});
+  Want(job);
+  ASSERT_TRUE(WaitForStep(3));
+  const std::map<uint32_t, pid_t> ranks = Pids("n0");
+  const pid_t keeper = KeeperPid("n0");
+  KillAgent("n0");
+  std::filesystem::remove_all(KeeperDir("n0"));
+  StartAgent("n0");
+  ASSERT_TRUE(scheduler_->WaitFor("a level that tells of them", [](const FakeScheduler::Told& t) {
+    const auto level = t.levels.find("n0");
+    return level != t.levels.end() && level->second.jobs_size() == 1 &&
+           !level->second.jobs(0).clean() && level->second.jobs(0).attempt() == 1 &&
+           !level->second.jobs(0).dirty_reason().empty();
+  }));
+  EXPECT_EQ(Count(Event::KIND_STARTED, 1), 2) << "an attempt is never started twice";
+  EXPECT_TRUE(ProcessLives(keeper));
+  for (const auto& [rank, pid] : ranks) EXPECT_TRUE(ProcessLives(pid)) << rank;
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
+  EXPECT_FALSE(ProcessLives(keeper));
+  for (const auto& [rank, pid] : ranks) EXPECT_FALSE(ProcessLives(pid)) << rank;
+  Want(Job(3, {"n0"}, 2, {"--steps", "5"}));
+  ASSERT_TRUE(WaitForEvents(Event::KIND_EXITED, 3, 2)) << "the node can be used again";
+  StopAndWait(job, 3, v1::STOP_KIND_KILL);
+  ForgetAndWait(job);
+}
+
 TEST_F(AgentTest, AStoppedRankIsReportedAndAShortStopIsNot) {
   StartAgent("n0");
   const v1::DesiredJob job = Job(1, {"n0"}, 2, {"--steps", "100000", "--step-ms", "20"});

@@ -16,7 +16,6 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr char kKeeperComm[] = "holdfast-keeper";
 constexpr int kPacketsPerTurn = 256;  // one keeper must not starve the others
 
 }  // namespace

@@ -20,8 +20,6 @@ extern char** environ;
 namespace holdfast::agent {
 namespace {
 
-constexpr char kKeeperComm[] = "holdfast-keeper";
-
 // Set up so that the keeper starts as if from an empty shell: see the 30 failings of daemons, 3
 // and 5.
 struct SpawnSetup {

@@ -20,6 +20,7 @@ constexpr int64_t kPollNs = 20 * kNsPerMs;       // recorders, pending stops
 constexpr int64_t kSlowPollNs = 200 * kNsPerMs;  // cgroups
 constexpr int64_t kDeviceLookNs = 200 * kNsPerMs;
 constexpr int64_t kUnknownLookNs = 60 * kNsPerSec;
+constexpr int64_t kUnknownLookAgainNs = 2 * kNsPerSec;  // while there is something unknown
 constexpr int64_t kPingDeadlineMs = 1000;
 constexpr size_t kBeatManifestBytesMax = 6 << 20;  // manifests of prepared saves in one beat
 constexpr size_t kUnknownMax = 256;
@@ -232,21 +233,30 @@ void Node::SetFences() {
   }
 }
 
+// What runs under our keepers' directory without a keeper we know. A job that is known gets its
+// own told; of one that is not, a job is made, so that the scheduler hears of it and can order its
+// end.
 void Node::LookForUnknown() {
-  next_unknown_look_ns_ = loop_->Now() + kUnknownLookNs;
+  std::vector<FoundProcess> found = FindKeepers(options_.KeepersDir() + "/");
+  for (FoundProcess& process : FindRankProcesses(options_.KeepersDir() + "/", ""))
+    found.push_back(std::move(process));
   std::vector<std::string> unknown;
-  for (const FoundProcess& process : FindRankProcesses(options_.KeepersDir() + "/", "")) {
+  for (const FoundProcess& process : found) {
     const absl::StatusOr<JobId> id = ParseJobId(process.job);
-    if (id.ok() && FindJob(id->value) != nullptr) continue;
+    NodeJob* job = id.ok() ? FindJob(id->value) : nullptr;
+    if ((job != nullptr && job->Owns(process.pid)) || ReadProcessState(process.pid) == 'Z')
+      continue;
     if (unknown.size() < kUnknownMax) {
       unknown.push_back(
           absl::StrCat("process ", process.pid, " (", process.comm, ") of ", process.job));
     }
+    if (id.ok()) JobFor(id->value)->FoundStrays(process.attempt);
   }
+  next_unknown_look_ns_ = loop_->Now() + (unknown.empty() ? kUnknownLookNs : kUnknownLookAgainNs);
   if (unknown == unknown_) return;
   unknown_ = std::move(unknown);
   for (const std::string& text : unknown_)
-    spdlog::error("{}: of no job this node knows; left running", text);
+    spdlog::error("{}: of no keeper this node knows; left running", text);
 }
 
 }  // namespace holdfast::agent

@@ -17,6 +17,7 @@
 #include "base/fault_point.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "proto/fence.h"
 
 namespace holdfast::agent {
 namespace {
@@ -130,8 +131,7 @@ void NodeJob::CarryOut(const Action& action) {
       StopRanks(action);
       break;
     case Action::kKillLeftBehind:
-      ReconcileAt(context_.loop->Now() +
-                  (dirty_reason_.empty() ? kLeftBehindAgainNs : kLeftBehindSlowNs));
+      KillLeftBehind();
       break;
     case Action::kReportStopped: {
       stop_reported_ = action.attempt;
@@ -327,9 +327,59 @@ void NodeJob::LookForUnkillable() {
   }
 }
 
+void NodeJob::FoundStrays(uint64_t attempt) {
+  strays_ = true;
+  left_behind_ = true;
+  started_attempt_ = std::max(started_attempt_, attempt);  // an attempt is never started twice
+}
+
+bool NodeJob::Owns(pid_t pid) const {
+  // Children of a keeper that just died are looked for elsewhere (BuryRanks).
+  return burying_ || (keeper_.running() && DescendsFrom(pid, keeper_.pid()));
+}
+
+std::vector<FoundProcess> NodeJob::Strays() const {
+  std::vector<FoundProcess> strays = FindKeepers(dir_ + "/");
+  for (FoundProcess& process : FindRankProcesses(JoinPath(dir_, "sock"), ""))
+    strays.push_back(std::move(process));
+  std::erase_if(strays, [this](const FoundProcess& process) {
+    return Owns(process.pid) || ReadProcessState(process.pid) == 'Z';
+  });
+  return strays;
+}
+
+void NodeJob::LookForStrays() {
+  const std::vector<FoundProcess> strays = Strays();
+  strays_ = !strays.empty();
+  left_behind_ = strays_;
+  if (!strays_) {
+    spdlog::info("{}: no process of an unknown keeper is left", ToString(id_));
+    dirty_reason_.clear();
+    return;
+  }
+  if (!dirty_reason_.empty()) return;
+  dirty_reason_ = absl::StrCat("process ", strays[0].pid, " (", strays[0].comm,
+                               ") belongs to no keeper this agent knows: was ", dir_, " removed?");
+  spdlog::error("{}: {}", ToString(id_), dirty_reason_);
+}
+
+// The keeper kills what its ranks leave; what has no keeper here is killed by us.
+void NodeJob::KillLeftBehind() {
+  if (strays_) {
+    for (const FoundProcess& process : Strays()) {
+      spdlog::warn("{}: process {} ({}) of an unknown keeper: killed", ToString(id_), process.pid,
+                   process.comm);
+      KillFound(process);
+    }
+  }
+  const bool slow = !strays_ && !dirty_reason_.empty();
+  ReconcileAt(context_.loop->Now() + (slow ? kLeftBehindSlowNs : kLeftBehindAgainNs));
+}
+
 void NodeJob::LookForLeftBehind() {
   left_behind_ = false;
   LookForUnkillable();
+  if (strays_) return LookForStrays();
   if (!attached_ || AnyAlive() || !starting_.empty()) return;
   std::vector<pid_t> children;
   if (std::optional<std::vector<pid_t>> known = ReadChildren(keeper_.pid()); known.has_value()) {
@@ -502,9 +552,7 @@ void NodeJob::KeepEvidence(const LocalRank& rank) {
 }
 
 bool NodeJob::FencedByWitness() const {
-  const v1::JobSpec& spec = started_.spec();
-  return spec.fence() == v1::FENCE_MODE_WITNESS ||
-         (spec.fence() == v1::FENCE_MODE_UNSPECIFIED && spec.command_size() > 0);
+  return proto::EffectiveFence(started_.spec()) == v1::FENCE_MODE_WITNESS;
 }
 
 bool NodeJob::WantsFence() const { return FencedByWitness() && AnyAlive(); }

@@ -33,6 +33,7 @@
 #include "agent/local_rank.h"
 #include "agent/node_options.h"
 #include "agent/peer_client.h"
+#include "agent/process.h"
 #include "agent/saver.h"
 #include "agent/work_queue.h"
 #include "holdfast/v1/agent.pb.h"
@@ -68,6 +69,12 @@ class NodeJob final : private KeeperHandle::Owner {
 
   // From the directory that an earlier agent left.
   void Adopt();
+  // Processes of this job live that its keeper does not account for, of `attempt` at most (0: not
+  // known): somebody removed the keeper's directory. They are reported, and killed only when the
+  // scheduler orders something for which they must be gone.
+  void FoundStrays(uint64_t attempt);
+  // The keeper accounts for this process.
+  bool Owns(pid_t pid) const;
   void SetDesired(const v1::DesiredJob& desired);
   void Reconcile();
   // Each few ms while ranks live: steps, first steps, pending stops. `slow`: look at cgroups too.
@@ -110,6 +117,9 @@ class NodeJob final : private KeeperHandle::Owner {
   void StopRanks(const Action& action);
   void StepLadder();
   void LookForLeftBehind();
+  void LookForStrays();
+  std::vector<FoundProcess> Strays() const;
+  void KillLeftBehind();
   void Forget();
   void RemoveDirectory();
   void ReconcileAt(int64_t at_ns);
@@ -181,6 +191,7 @@ class NodeJob final : private KeeperHandle::Owner {
   StopState stop_;
   uint64_t stop_reported_ = 0;
   bool left_behind_ = false;
+  bool strays_ = false;  // processes of a keeper this agent does not know live
   int64_t left_since_ns_ = 0;
   std::string dirty_reason_;
   uint64_t evidence_attempt_ = 0;

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -17,11 +18,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/file_system.h"
 
 namespace holdfast::agent {
 namespace {
 
 constexpr size_t kEnvironBytesMax = 4 << 20;
+constexpr int kGenerationsMax = 64;
 constexpr char kCgroupRoot[] = "/sys/fs/cgroup";
 
 std::string ProcPath(pid_t pid, const char* file) { return absl::StrCat("/proc/", pid, "/", file); }
@@ -52,7 +55,40 @@ bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& sta
   if (!state_uuid.empty() && EnvironValue(*block, "HOLDFAST_STATE_UUID") != state_uuid)
     return false;
   *out = {pid, std::string(job), std::string(socket), ReadComm(pid)};
+  const std::string_view attempt = EnvironValue(*block, "HOLDFAST_ATTEMPT");
+  if (!absl::SimpleAtoi(absl::string_view(attempt.data(), attempt.size()), &out->attempt))
+    out->attempt = 0;
   return true;
+}
+
+// By its arguments, as SpawnKeeper gives them: a keeper has no environment of a job.
+bool MatchesKeeper(pid_t pid, const std::string& directory_prefix, FoundProcess* out) {
+  if (ReadComm(pid) != kKeeperComm) return false;
+  const std::string arguments = ReadSmallFile(ProcPath(pid, "cmdline")).value_or("");
+  const std::vector<std::string> words = absl::StrSplit(arguments, '\0');
+  const auto flag = std::find(words.begin(), words.end(), "--dir");
+  if (flag == words.end() || flag + 1 == words.end()) return false;
+  const std::string& directory = *(flag + 1);
+  if (absl::StrCat(directory, "/").rfind(directory_prefix, 0) != 0) return false;
+  *out = {pid, directory.substr(directory.rfind('/') + 1), absl::StrCat(directory, "/sock"),
+          kKeeperComm};
+  out->keeper = true;
+  return true;
+}
+
+// Every process for which `matches` is true.
+template <typename Matcher>
+std::vector<FoundProcess> FindProcesses(const Matcher& matches) {
+  std::vector<FoundProcess> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
+  if (proc == nullptr) return found;
+  while (const dirent* entry = ::readdir(proc.get())) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid) || pid == ::getpid()) continue;
+    FoundProcess process;
+    if (matches(pid, &process)) found.push_back(std::move(process));
+  }
+  return found;
 }
 
 bool IsCgroup2(const std::string& directory) {
@@ -131,23 +167,38 @@ std::optional<std::vector<pid_t>> ReadChildren(pid_t pid) {
 
 std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
                                             const std::string& state_uuid) {
-  std::vector<FoundProcess> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
-  if (proc == nullptr) return found;
-  while (const dirent* entry = ::readdir(proc.get())) {
-    int pid = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &pid) || pid == ::getpid()) continue;
-    FoundProcess process;
-    if (Matches(pid, socket_prefix, state_uuid, &process)) found.push_back(std::move(process));
+  return FindProcesses([&](pid_t pid, FoundProcess* process) {
+    return Matches(pid, socket_prefix, state_uuid, process);
+  });
+}
+
+std::vector<FoundProcess> FindKeepers(const std::string& directory_prefix) {
+  return FindProcesses([&](pid_t pid, FoundProcess* process) {
+    return MatchesKeeper(pid, directory_prefix, process);
+  });
+}
+
+bool DescendsFrom(pid_t pid, pid_t ancestor) {
+  // A chain of parents is short; the bound ends a walk over numbers that change under it.
+  for (int generation = 0; generation < kGenerationsMax && pid > 1; ++generation) {
+    if (pid == ancestor) return true;
+    const std::string stat = ReadSmallFile(ProcPath(pid, "stat")).value_or("");
+    const size_t close = stat.rfind(')');
+    if (close == std::string::npos || close + 4 >= stat.size()) return false;
+    pid = std::atoi(stat.c_str() + close + 4);  // ") S PPID ..."
   }
-  return found;
+  return false;
 }
 
 bool KillFound(const FoundProcess& process) {
   const UniqueFd pidfd = OpenPidfd(process.pid);
   if (!pidfd.valid()) return false;
   FoundProcess again;
-  if (!Matches(process.pid, process.socket, "", &again) || again.job != process.job) return false;
+  const bool matches =
+      process.keeper
+          ? MatchesKeeper(process.pid, absl::StrCat(DirName(process.socket), "/"), &again)
+          : Matches(process.pid, process.socket, "", &again);
+  if (!matches || again.job != process.job) return false;
   return ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) == 0;
 }
 

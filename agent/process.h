@@ -21,7 +21,8 @@ namespace holdfast::agent {
 
 UniqueFd OpenPidfd(pid_t pid);            // invalid when there is no such process
 bool PidfdExited(const UniqueFd& pidfd);  // also true for a zombie
-std::string ReadComm(pid_t pid);          // empty when there is no such process
+inline constexpr char kKeeperComm[] = "holdfast-keeper";
+std::string ReadComm(pid_t pid);   // empty when there is no such process
 char ReadProcessState(pid_t pid);  // 'R', 'S', 'T', 't', 'Z', ...; 0 when there is no such process
 bool IsTraced(pid_t pid);          // a debugger is attached
 
@@ -33,12 +34,19 @@ struct FoundProcess {
   std::string job;     // HOLDFAST_JOB
   std::string socket;  // HOLDFAST_SOCKET
   std::string comm;
+  uint64_t attempt = 0;  // HOLDFAST_ATTEMPT; 0: none
+  bool keeper = false;
 };
 // Every process whose environment has HOLDFAST_JOB and a HOLDFAST_SOCKET that begins with
 // `socket_prefix`. (HOLDFAST_STATE_UUID and the socket's path together say whose it is: several
 // nodes can live on one machine.) `state_uuid` empty: any.
 std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
                                             const std::string& state_uuid);
+// Every keeper whose directory begins with `directory_prefix`, as if its environment named its job
+// and its socket.
+std::vector<FoundProcess> FindKeepers(const std::string& directory_prefix);
+// `ancestor` is `pid` itself or among its parents, as they are now.
+bool DescendsFrom(pid_t pid, pid_t ancestor);
 // Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the
 // one that was found.
 bool KillFound(const FoundProcess& process);
