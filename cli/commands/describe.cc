@@ -75,7 +75,9 @@ std::string IncidentsOf(const v1::JobStatus& job) {
                i.ranks_size() == 0 ? "-" : absl::StrJoin(i.ranks(), ","),
                i.node().empty() ? "-" : i.node(), Time(i.noticed_ms()), Time(i.named_ms()),
                Time(i.stopped_ms()), Time(i.restored_ms()), Time(i.first_step_ms()),
-               absl::StrCat(i.steps_lost(), " steps"), i.what()});
+               absl::StrCat(i.steps_lost(), " steps"),
+               i.repeats() == 0 ? i.what()
+                                : absl::StrCat(i.what(), " (and ", i.repeats(), " before it)")});
   }
   return table.Text();
 }

@@ -34,9 +34,4 @@ FenceVerdict JudgeFence(const FenceInput& input) {
   return {2 * silent > all, "fence: witness, " + text};
 }
 
-v1::FenceMode EffectiveFence(const v1::JobSpec& spec) {
-  if (spec.fence() != v1::FENCE_MODE_UNSPECIFIED) return spec.fence();
-  return spec.trainer_config().empty() ? v1::FENCE_MODE_WITNESS : v1::FENCE_MODE_COMMIT;
-}
-
 }  // namespace holdfast::sched

@@ -38,9 +38,6 @@ struct FenceVerdict {
 
 FenceVerdict JudgeFence(const FenceInput& input);
 
-// The mode in force: commit for a trainer, witness for a command, unless the job says.
-v1::FenceMode EffectiveFence(const v1::JobSpec& spec);
-
 }  // namespace holdfast::sched
 
 #endif  // HOLDFAST_SCHEDULER_CORE_FENCE_RELEASE_H_

@@ -113,14 +113,5 @@ TEST(Fence, AnOldWordDoesNotRipenIntoProof) {
   EXPECT_FALSE(JudgeFence(in).released);
 }
 
-TEST(Fence, DefaultsFollowTheKindOfJob) {
-  v1::JobSpec spec;
-  EXPECT_EQ(EffectiveFence(spec), v1::FENCE_MODE_WITNESS);
-  spec.set_trainer_config("a.yaml");
-  EXPECT_EQ(EffectiveFence(spec), v1::FENCE_MODE_COMMIT);
-  spec.set_fence(v1::FENCE_MODE_WITNESS);
-  EXPECT_EQ(EffectiveFence(spec), v1::FENCE_MODE_WITNESS);
-}
-
 }  // namespace
 }  // namespace holdfast::sched

@@ -136,6 +136,8 @@ v1::NodeState StateOfNode(Cycle& c, const records::NodeRecord& node, std::string
     return v1::NODE_STATE_LOST;
   }
   *reason = DirtyReason(c, node.name());
+  if (reason->empty() && !facts.foreign.empty())
+    *reason = absl::StrCat("runs what is none of its jobs: ", facts.foreign);
   if (!reason->empty()) return v1::NODE_STATE_DIRTY;
   if (node.cordoned()) {
     *reason = node.cordon_reason();

@@ -74,7 +74,9 @@ v1::DesiredState Engine::Desired(const std::string& node) const {
   return desired;
 }
 
-void Engine::NoteDesiredSent(const std::string& node) { sched::NoteDesiredSent(facts_, node); }
+void Engine::NoteDesiredSent(const std::string& node, const v1::DesiredState& desired) {
+  sched::NoteDesiredSent(facts_, node, desired);
+}
 
 Changes Engine::TakeChanges() {
   Changes changes;

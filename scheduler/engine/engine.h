@@ -53,7 +53,7 @@ class Engine {
   absl::Status CheckAgent(const std::string& node, const std::string& boot_id,
                           uint64_t agent_epoch) const;
   v1::DesiredState Desired(const std::string& node) const;  // version unset
-  void NoteDesiredSent(const std::string& node);
+  void NoteDesiredSent(const std::string& node, const v1::DesiredState& desired);
 
   // Loops.
   absl::Status Tick(Now now);

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/core/start_point.h"
 #include "scheduler/engine/engine.h"
+#include "scheduler/engine/reports.h"
 #include "scheduler/testing/engine_words.h"
 #include "scheduler/testing/fake_cluster.h"
 
@@ -105,6 +106,39 @@ TEST(EngineSave, AFailedSaveIsStorageAndTrainingGoesOn) {
   EXPECT_EQ(c.StateOf(job), kRunning);
   EXPECT_EQ(c.Job(job).attempt(), 1u);
   EXPECT_GE((c.node("n0").aborts_seen[{1, 5}]), 1);
+}
+
+TEST(EngineSave, SavesThatFailOneAfterAnotherAreOneIncidentWithACount) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  for (uint64_t step = 5; step <= 25; step += 5) {
+    c.Finish(job, step, true, true);
+    c.PrepareRank(job, {1, step}, 0, "", "write /store/x: No space left on device");
+    c.Pump();
+  }
+  ASSERT_EQ(c.Job(job).incidents_size(), 1);
+  EXPECT_EQ(c.LastIncident(job).repeats(), 4u);
+  EXPECT_THAT(c.LastIncident(job).what(), HasSubstr("step 25"));
+  EXPECT_GT(c.LastIncident(job).newest_wall_ns(), 0);
+  EXPECT_EQ(c.Job(job).saves_aborted(), 5u);
+}
+
+TEST(EngineSave, AnOrderForWhichThereWasNoRoomIsNotCountedAsSent) {
+  Facts facts;
+  v1::DesiredState sent;
+  sent.add_jobs()->set_job(7);
+  for (const uint64_t step : {5, 10}) {
+    PendingOrder pending;
+    pending.order.set_job(7);
+    pending.order.set_attempt(1);
+    pending.order.set_step(step);
+    if (step == 5) *sent.mutable_jobs(0)->add_commits() = pending.order;
+    facts.jobs[7].orders["n0"].emplace(Point{1, step}, pending);
+  }
+  NoteDesiredSent(facts, "n0", sent);
+  const auto& orders = facts.jobs.at(7).orders.at("n0");
+  EXPECT_TRUE(orders.at({1, 5}).delivered);
+  EXPECT_FALSE(orders.at({1, 10}).delivered);
 }
 
 TEST(EngineSave, AManifestOfSomethingElseIsRefused) {

@@ -206,6 +206,22 @@ TEST(EngineFault, ProgramsWithoutMarksMayEndOneByOne) {
   EXPECT_EQ(c.StateOf(job), kDone);
 }
 
+TEST(EngineFault, WithoutMarksTooNoRankLeavesAJobThatOwesACheckpoint) {
+  FakeCluster c;
+  c.node("n0").hello = c.node("n1").hello = false;
+  v1::JobSpec spec = CommandSpec();
+  spec.set_snapshot_every_steps(1);
+  spec.set_expects_checkpoints(true);
+  const uint64_t job = c.Submit(spec);
+  c.Exit(job, 2, 0);
+  c.Advance(29'000);
+  EXPECT_EQ(c.Job(job).attempt(), 1u);
+  c.Advance(2'000);
+  EXPECT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.LastIncident(job).fault_class(), v1::PROCESS_DIED);
+  EXPECT_THAT(c.LastIncident(job).ranks(), ElementsAre(2));
+}
+
 TEST(EngineFault, ADeadKeeperNamesItsRanks) {
   FakeCluster c;
   const uint64_t job = c.Submit(TrainerSpec());
@@ -621,6 +637,21 @@ TEST(EngineNode, DrainMovesTheJobAndEmptiesTheNode) {
   uncordon.set_node("n0");
   ASSERT_TRUE(c.engine().UncordonNode(uncordon, c.now()).ok());
   EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_READY);
+}
+
+TEST(EngineNode, WhatIsOfNoKnownJobKeepsANodeOutOfUse) {
+  FakeCluster c(1, 2);
+  FakeJob stranger;
+  stranger.ranks[0].attempt = 1;
+  c.node("n0").jobs[77] = stranger;
+  c.Beat();
+  EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_DIRTY);
+  EXPECT_THAT(NodeView(c, "n0").reason(), HasSubstr("j-77"));
+  const uint64_t job = c.Submit(CommandSpec());
+  EXPECT_EQ(c.StateOf(job), v1::JOB_STATE_QUEUED);
+  c.node("n0").jobs.at(77).ranks.at(0).phase = v1::RANK_PHASE_EXITED;
+  c.Beat();
+  EXPECT_EQ(NodeView(c, "n0").state(), v1::NODE_STATE_READY) << "nothing of it runs any more";
 }
 
 TEST(EngineNode, AProcessThatCannotBeRemovedMakesTheNodeDirty) {

@@ -101,7 +101,9 @@ struct NodeFacts {
   uint32_t asked = 0;
   std::map<std::string, WitnessWord> words;
   std::set<uint64_t> jobs;  // its agent mentions
-  std::string unknown;      // processes of no known job
+  std::string unknown;      // processes and jobs that nobody here knows
+  // Of these, what still runs: its devices are not free, whatever this scheduler's records say.
+  std::string foreign;
 };
 
 struct Facts {

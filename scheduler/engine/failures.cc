@@ -58,15 +58,20 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
   return false;
 }
 
-bool IsEarly(const RankFact& f, const std::vector<RankFailure>& failures, bool peers_run, Now now) {
+int64_t EarlyExitMs(const v1::JobSpec& spec, bool marked) {
+  if (marked) return kEarlyExitMarkedMs;
+  return ExpectsCheckpoints(spec) ? kEarlyExitCheckpointedMs : kEarlyExitUnmarkedMs;
+}
+
+bool IsEarly(const RankFact& f, const v1::JobSpec& spec, const std::vector<RankFailure>& failures,
+             bool peers_run, Now now) {
   const bool marked = f.hello && f.worker_phase > 0;
   if (marked && f.worker_phase >= rank::kPhaseTeardown) return false;  // it said that it was done
   for (const RankFailure& other : failures) {
     const int64_t after_ns = other.at_mono_ns - f.ended_ns;
     if (after_ns >= 0 && after_ns <= kVictimWindowMs * kNsPerMs) return true;
   }
-  const int64_t limit_ms = marked ? kEarlyExitMarkedMs : kEarlyExitUnmarkedMs;
-  return peers_run && now.mono_ns - f.ended_ns >= limit_ms * kNsPerMs;
+  return peers_run && now.mono_ns - f.ended_ns >= EarlyExitMs(spec, marked) * kNsPerMs;
 }
 
 }  // namespace
@@ -131,7 +136,8 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
   std::vector<RankFailure> early;
   for (const uint32_t rank : ended_well) {
     const RankFact& f = facts.ranks[rank];
-    if (f.ended_ns >= before_ns || !IsEarly(f, failures, peers_run, c.now)) continue;
+    if (f.ended_ns >= before_ns || !IsEarly(f, job.status().spec(), failures, peers_run, c.now))
+      continue;
     RankFailure failure;
     failure.rank = rank;
     failure.node = f.node;

@@ -12,8 +12,10 @@ namespace holdfast::sched {
 
 // A rank that exited 0 although its last mark was inside a step, while peers go on, has ended early
 // after this long; one without marks may be a program whose rank 0 alone has work at the end, and
-// gets longer.
+// gets longer. A job that must end with a checkpoint of all ranks is not done by one rank that left
+// before it marked anything: the others wait for it, and only its last save needs time.
 inline constexpr int64_t kEarlyExitMarkedMs = 2'000;
+inline constexpr int64_t kEarlyExitCheckpointedMs = 30'000;
 inline constexpr int64_t kEarlyExitUnmarkedMs = 10 * 60 * 1000;
 
 // Ends at `before_ns` or later are left out: they are our own doing.

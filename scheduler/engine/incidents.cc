@@ -96,6 +96,23 @@ void AddSideIncident(Cycle& c, uint64_t id, v1::FaultClass fault_class, const st
   AddJobEvent(c, *job, "incident.opened", what, node, incident);
 }
 
+void CountSideIncident(Cycle& c, uint64_t id, v1::FaultClass fault_class, const std::string& node,
+                       const std::string& what) {
+  records::JobRecord* job = c.txn.MutableJob(id);
+  const int count = job->status().incidents_size();
+  if (count > 0) {
+    v1::Incident* newest = job->mutable_status()->mutable_incidents(count - 1);
+    if (newest->closed() && newest->rung() == 0 && newest->fault_class() == fault_class &&
+        newest->node() == node && newest->attempt() == job->last_run_attempt()) {
+      newest->set_repeats(newest->repeats() + 1);
+      newest->set_newest_wall_ns(c.now.wall_ns);
+      newest->set_what(what);
+      return;
+    }
+  }
+  AddSideIncident(c, id, fault_class, node, what);
+}
+
 void FollowIncident(Cycle& c, uint64_t id) {
   const records::JobRecord* job = c.txn.FindJob(id);
   if (job->open_incident() == 0) return;

@@ -26,6 +26,11 @@ void CloseIncident(Cycle& c, records::JobRecord* job, const std::string& how);
 void AddSideIncident(Cycle& c, uint64_t job, v1::FaultClass fault_class, const std::string& node,
                      const std::string& what);
 
+// The same, for what may come again and again: counted on the job's newest incident when that is
+// of the same class, node and attempt, else one of its own.
+void CountSideIncident(Cycle& c, uint64_t job, v1::FaultClass fault_class, const std::string& node,
+                       const std::string& what);
+
 // restored_ms and first_step_ms of the running attempt; closes when all ranks have finished a step.
 void FollowIncident(Cycle& c, uint64_t job);
 

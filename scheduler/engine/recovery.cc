@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "proto/fence.h"
 #include "scheduler/core/restart_policy.h"
 #include "scheduler/engine/attempt.h"
 #include "scheduler/engine/failures.h"
@@ -179,7 +180,7 @@ bool FencesAllow(Cycle& c, const records::JobRecord& job, std::string* waiting_f
     if (hold.stopped()) continue;
     const records::NodeRecord* node = c.txn.FindNode(hold.node());
     FenceInput input;
-    input.mode = EffectiveFence(spec);
+    input.mode = proto::EffectiveFence(spec);
     input.fence_ms = spec.fence_ms();
     if (node != nullptr) {
       input.proof = node->confirmed_dead();

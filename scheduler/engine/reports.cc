@@ -241,12 +241,14 @@ void AbsorbReport(Cycle& c, const std::string& node, const v1::NodeReport& repor
   node_facts.level_seen = true;
   AbsorbDevices(c, node, report);
   std::set<uint64_t> mentioned;
-  std::string unknown;
+  std::string unknown, foreign;
   for (const auto& on_node : report.jobs()) {
     const records::JobRecord* job = c.txn.FindJob(on_node.job());
     if (job == nullptr) {
-      absl::StrAppend(&unknown, unknown.empty() ? "" : "; ", "job j-", on_node.job(),
-                      " is not known to this scheduler");
+      const std::string text =
+          absl::StrCat("job ", ToString(JobId{on_node.job()}), " is not known to this scheduler");
+      absl::StrAppend(&unknown, unknown.empty() ? "" : "; ", text);
+      if (!on_node.clean()) absl::StrAppend(&foreign, foreign.empty() ? "" : "; ", text);
       continue;
     }
     if (!mentioned.insert(on_node.job()).second) continue;
@@ -255,6 +257,8 @@ void AbsorbReport(Cycle& c, const std::string& node, const v1::NodeReport& repor
     CountLevel(&c.job_facts(on_node.job()), node);
   }
   node_facts.jobs = mentioned;
+  if (node_facts.foreign != foreign) c.queue_dirty = true;
+  node_facts.foreign = foreign;
   NoteUnknown(c, node, report, unknown);
   for (const uint64_t id : JobsNotMentioned(c, node, mentioned))
     AbsorbAbsence(c, *c.txn.FindJob(id), node);
@@ -328,14 +332,21 @@ void AbsorbReboot(Cycle& c, const std::string& node) {
   }
 }
 
-void NoteDesiredSent(Facts& facts, const std::string& node) {
+void NoteDesiredSent(Facts& facts, const std::string& node, const v1::DesiredState& desired) {
   for (auto& [id, job] : facts.jobs) {
     const auto on_node = job.nodes.find(node);
     if (on_node != job.nodes.end() && on_node->second.stop_ordered)
       on_node->second.stop_delivered = true;
-    const auto orders = job.orders.find(node);
-    if (orders == job.orders.end()) continue;
-    for (auto& [point, order] : orders->second) order.delivered = true;
+  }
+  for (const v1::DesiredJob& job : desired.jobs()) {
+    const auto known = facts.jobs.find(job.job());
+    if (known == facts.jobs.end()) continue;
+    const auto orders = known->second.orders.find(node);
+    if (orders == known->second.orders.end()) continue;
+    for (const v1::CommitOrder& sent : job.commits()) {
+      const auto order = orders->second.find(Point{sent.attempt(), sent.step()});
+      if (order != orders->second.end()) order->second.delivered = true;
+    }
   }
 }
 

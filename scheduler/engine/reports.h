@@ -19,8 +19,8 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event);
 // The node started anew: nothing that ran on it is left.
 void AbsorbReboot(Cycle& c, const std::string& node);
 
-// A desired state went out to this node.
-void NoteDesiredSent(Facts& facts, const std::string& node);
+// `desired` went out to this node. It may leave out orders for which it had no room.
+void NoteDesiredSent(Facts& facts, const std::string& node, const v1::DesiredState& desired);
 
 }  // namespace holdfast::sched
 

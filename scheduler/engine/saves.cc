@@ -133,8 +133,8 @@ void Commit(Cycle& c, uint64_t id, const Point& point, const OpenSave& save) {
     const std::string why(joined.status().message());
     const bool corrupt = joined.status().code() == absl::StatusCode::kDataLoss;
     Abort(c, id, point, save, why);
-    AddSideIncident(c, id, corrupt ? v1::SILENT_CORRUPTION : v1::STORAGE, "",
-                    absl::StrCat("the save of step ", point.step, " was aborted: ", why));
+    CountSideIncident(c, id, corrupt ? v1::SILENT_CORRUPTION : v1::STORAGE, "",
+                      absl::StrCat("the save of step ", point.step, " was aborted: ", why));
     return;
   }
   records::JobRecord* job = c.txn.MutableJob(id);
@@ -188,8 +188,8 @@ void SettleSaves(Cycle& c, uint64_t id) {
       Abort(c, id, point, save, save.error);
       const v1::FaultClass error_class =
           save.error_class == v1::SILENT_CORRUPTION ? v1::SILENT_CORRUPTION : v1::STORAGE;
-      AddSideIncident(c, id, error_class, *save.nodes.begin(),
-                      absl::StrCat("the save of step ", point.step, " failed: ", save.error));
+      CountSideIncident(c, id, error_class, *save.nodes.begin(),
+                        absl::StrCat("the save of step ", point.step, " failed: ", save.error));
     } else if (facts.saves.IsWhole(point, world)) {
       settled.push_back(point);
       Commit(c, id, point, save);

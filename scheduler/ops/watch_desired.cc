@@ -36,7 +36,7 @@ grpc::Status WatchDesired(CoreLock* core, grpc::ServerContext* context,
       absl::Status still = engine.CheckAgent(node, request.boot_id(), request.agent_epoch());
       if (!still.ok()) return still;
       desired = engine.Desired(node);
-      engine.NoteDesiredSent(node);
+      engine.NoteDesiredSent(node, desired);
       return absl::OkStatus();
     });
     if (!status.ok()) return proto::ToGrpc(status);

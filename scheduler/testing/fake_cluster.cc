@@ -7,6 +7,7 @@
 #include "base/ids.h"
 #include "base/rank/recorder.h"
 #include "gtest/gtest.h"
+#include "proto/fence.h"
 
 namespace holdfast::sched {
 namespace {
@@ -65,7 +66,7 @@ bool FakeCluster::DeliverTo(FakeNode& node) {
     if (!registered_.count(node.name())) return false;
   }
   const v1::DesiredState desired = engine_->Desired(node.name());
-  engine_->NoteDesiredSent(node.name());
+  engine_->NoteDesiredSent(node.name(), desired);
   const std::string bytes = desired.SerializeAsString();
   std::string& last = last_desired_[node.name()];
   const bool again = node.undone && node.obey_stops && node.start_ranks;
@@ -336,7 +337,7 @@ void FakeCluster::CheckRuns(uint64_t job,
     if (!fresh) continue;
     // OldAttemptGone: when an attempt is first published, no reachable node runs an older one, and
     // with a witness fence none at all.
-    const bool witness = EffectiveFence(run.spec()) == v1::FENCE_MODE_WITNESS;
+    const bool witness = proto::EffectiveFence(run.spec()) == v1::FENCE_MODE_WITNESS;
     for (const auto& [name, other] : nodes_) {
       const auto on_node = other.jobs.find(job);
       const auto known = engine_->state().nodes.find(name);
