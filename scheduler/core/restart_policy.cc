@@ -8,11 +8,13 @@
 namespace holdfast::sched {
 namespace {
 
+// An attempt that starts behind the step where the one before ended is at the same place.
+uint64_t CrashStep(const Cause& cause) { return std::max(cause.root.step, cause.root.start_step); }
+
 // What makes two crashes the same: who, how, where. Empty when the fault came from outside and says
 // nothing about the program.
 std::string CrashKey(const Cause& cause) {
-  // An attempt that starts behind the step where the one before ended is at the same place.
-  const uint64_t step = std::max(cause.root.step, cause.root.start_step);
+  const uint64_t step = CrashStep(cause);
   if (cause.fault_class == v1::OUT_OF_MEMORY) return absl::StrCat("oom@", step);
   if (!cause.own_program) return "";
   return absl::StrCat(static_cast<int>(cause.root.kind), ":", cause.root.exit_code, "@", step);
@@ -44,8 +46,11 @@ bool NoteProgress(const Progress& progress, records::RestartBook* book) {
   book->set_used(0);
   book->set_faults_without_progress(0);
   book->set_user_failures(0);
-  book->clear_crash_key();
-  book->set_crash_count(0);
+  // A point that came late, up to the step of the crash, is no way past it.
+  if (active || progress.newest_point_step > book->crash_step()) {
+    book->clear_crash_key();
+    book->set_crash_count(0);
+  }
   return true;
 }
 
@@ -56,6 +61,7 @@ RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause,
   if (!key.empty()) {
     const bool same = key == book->crash_key();
     book->set_crash_key(key);
+    book->set_crash_step(CrashStep(cause));
     book->set_crash_count(same ? book->crash_count() + 1 : 1);
   }
   if (cause.fault_class == v1::USER_PROGRAM) {

@@ -95,6 +95,17 @@ TEST(RestartPolicy, ADifferentStepOrProgressBreaksTheSeries) {
   }
 }
 
+TEST(RestartPolicy, APointThatCameLateIsNoWayPastTheCrash) {
+  v1::JobSpec spec;
+  records::RestartBook book;
+  NoteProgress({.newest_point_step = 5, .points_visible = true}, &book);
+  EXPECT_TRUE(DecideRestart(spec, Died(7, 7), &book).restart);
+  // Its peers had sealed step 6 or 7 when it died, or the next attempt did.
+  EXPECT_TRUE(NoteProgress({.newest_point_step = 7, .points_visible = true}, &book));
+  EXPECT_EQ(book.used(), 0u) << "the budget comes back all the same";
+  EXPECT_FALSE(DecideRestart(spec, Died(7, 7), &book).restart);
+}
+
 TEST(RestartPolicy, KillsFromOutsideAreNeverTheProgramsFault) {
   v1::JobSpec spec;
   records::RestartBook book;
