@@ -127,9 +127,11 @@ TEST(JobYaml, BadFilesEachGetTheirExactError) {
        "working_directory: \"here\" is not an absolute path"},
       {"command: [a]\nstore: s3\n", "store: \"s3\" is not an absolute path"},
       {"command: [a]\nname: a/b\n",
-       "name: \"a/b\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -"},
+       "name: \"a/b\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -, the first a letter or "
+       "digit"},
       {"command: [a]\nname: ..\n",
-       "name: \"..\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -"},
+       "name: \"..\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -, the first a letter or "
+       "digit"},
       {"command: [a]\nfrom: yesterday\n",
        "from: \"yesterday\" is not a checkpoint such as j-42@100 or j-42@100.3"},
       {"command: [a]\nenvironment: {RANK: 1}\n",
@@ -302,7 +304,7 @@ TEST(Validate, WireInputThatNoFileCouldHold) {
        "cpus_per_rank: pinning is not part of this version; remove the field"},
       {[](v1::JobSpec* s) { s->set_name(std::string(64, 'a')); },
        "name: \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\" is not 1 to 63 "
-       "of the characters A-Z a-z 0-9 . _ -"},
+       "of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"},
   };
   for (const auto& c : cases) {
     v1::JobSpec spec = CommandSpec();
