@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One test for every kind of state store.
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -148,6 +153,79 @@ TEST(RocksDbStoreTest, ASecondOpenOfTheSameStateFails) {
     EXPECT_EQ(b.status().code(), absl::StatusCode::kUnavailable) << b.status();
     EXPECT_THAT(b.status().message(), HasSubstr(directory));
   }
+  std::filesystem::remove_all(directory);
+}
+
+// A file system of its own, so that it can be full.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const char* options) : path_(TempDir()) {
+    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+    std::filesystem::remove_all(path_);
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+  bool mounted_ = false;
+};
+
+Batch Put(const std::string& key, std::string value) {
+  Batch batch;
+  batch.puts.emplace_back(key, std::move(value));
+  return batch;
+}
+
+TEST(RocksDbStoreTest, AFullDiskRefusesEachWriteAndRoomAgainTakesThem) {
+  const SmallDisk disk("size=16m");
+  if (!disk.mounted()) GTEST_SKIP() << "needs root: mount of a small tmpfs";
+  auto opened = OpenRocksDbStore(disk.path() + "/db");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  StateStore& store = **opened;
+  ASSERT_TRUE(store.Apply(Put("before", "1")).ok());
+  const std::string ballast = disk.path() + "/ballast";
+  std::ofstream(ballast) << std::string(10 << 20, 'x');
+  absl::Status refused;
+  for (int i = 0; i < 100 && refused.ok(); ++i)
+    refused = store.Apply(Put("big", std::string(64 << 10, 'y')));
+  ASSERT_FALSE(refused.ok()) << "the disk is not full";
+  EXPECT_THAT(refused.message(), HasSubstr(disk.path()));
+  for (int i = 0; i < 5; ++i)
+    EXPECT_FALSE(store.Apply(Put("again", std::string(64 << 10, 'z'))).ok()) << i;
+  EXPECT_EQ(**store.Get("before"), "1") << "what is there can be read all the while";
+  std::filesystem::remove(ballast);
+  ASSERT_TRUE(store.Apply(Put("after", "2")).ok());
+  opened->reset();
+  auto again = OpenRocksDbStore(disk.path() + "/db");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(**(*again)->Get("before"), "1");
+  EXPECT_EQ(**(*again)->Get("after"), "2");
+}
+
+TEST(RocksDbStoreTest, AWriteThatFailedInTheMiddleIsNotThereAndTheNextOneIs) {
+  const std::string directory = TempDir();
+  auto opened = OpenRocksDbStore(directory + "/db");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  StateStore& store = **opened;
+  ASSERT_TRUE(store.Apply(Put("before", "1")).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{64 << 10, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status refused = store.Apply(Put("big", std::string(1 << 20, 'y')));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_TRUE(store.Apply(Put("after", "2")).ok());
+  EXPECT_EQ(**store.Get("before"), "1");
+  EXPECT_EQ(**store.Get("after"), "2");
+  EXPECT_FALSE(store.Get("big")->has_value());
+  opened->reset();
   std::filesystem::remove_all(directory);
 }
 
