@@ -113,7 +113,7 @@ class NoDevices final : public DeviceProvider {
   const std::vector<v1::Device>& devices() const override { return none_; }
 
  private:
-  const std::vector<v1::Device> none_;
+  const std::vector<v1::Device> none_ = {};
 };
 
 }  // namespace

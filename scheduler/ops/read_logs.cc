@@ -71,7 +71,10 @@ class LogFan {
       : core_(core), channels_(channels), request_(request), name_(ToString(JobId{view.job})) {}
 
   void Start(const std::vector<uint32_t>& ranks, const JobView& view) {
-    running_ = ranks.size();
+    {
+      MutexLock lock(mutex_);
+      running_ = ranks.size();
+    }
     for (const uint32_t rank : ranks)
       threads_.emplace_back([this, rank, view] { ReadRank(rank, view); });
   }
