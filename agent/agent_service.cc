@@ -210,12 +210,19 @@ grpc::Status AgentService::StreamLog(grpc::ServerContext* context,
   if (watch.valid())
     ::inotify_add_watch(watch.get(), directory.c_str(), IN_MODIFY | IN_CREATE | IN_MOVED_TO);
   v1::AgentLogChunk chunk;
+  std::string missing;  // where it was looked for in vain
   while (!context->IsCancelled() && !stop_.load()) {
     // Asked before reading: what was written before the end is then read after it.
     if (!AskLog(request, &state))
       return {grpc::StatusCode::UNAVAILABLE, "the agent's loop does not answer"};
     absl::StatusOr<LogPiece> piece = ReadLogAt(state.base, offset, kLogChunkBytes);
-    if (!piece.ok() && state.ended) return proto::ToGrpc(piece.status());
+    if (!piece.ok() && state.ended) {
+      // The logs of a job that is forgotten move from its keeper's directory to where they are
+      // kept: between the question and the reading too.
+      if (missing == state.base) return proto::ToGrpc(piece.status());
+      missing = state.base;
+      continue;
+    }
     if (piece.ok() && !piece->data.empty()) {
       offset = piece->offset + piece->data.size();
       chunk.set_offset(piece->offset);
