@@ -13,6 +13,7 @@ ARROWS = {
     "scheduler": ("base", "proto", "ckpt/format"),
     "agent": ("base", "proto", "ckpt"),
     "agent/keeper": ("base/rank",),
+    "agent/tcp_store": ("base",),
     "client": ("base/rank", "ckpt/client"),
     "kernels": ("base",),
     "parallel": ("base", "kernels", "client"),
@@ -29,7 +30,8 @@ CROSSING = ("tests",)
 
 # Folders that include nothing but libc, the C++ library and what ARROWS allows, with their exceptions. xxhash.h is
 # compiled in, not linked.
-NO_THIRD_PARTY = {"base/rank": (), "agent/keeper": (), "client": (), "ckpt/client": ("xxhash.h",)}
+NO_THIRD_PARTY = {"base/rank": (), "agent/keeper": (), "agent/tcp_store": (), "client": (),
+                  "ckpt/client": ("xxhash.h",)}
 
 # Include prefixes of third parties, and the folders they are for. What is not named here is refused everywhere.
 THIRD_PARTY = {
@@ -69,6 +71,7 @@ CONTROL = ("grpc", "protobuf", "rocksdb")
 TORCH = ("torch", "libc10", "cuda", "cudart", "nccl")
 BINARIES = {
     "holdfast-keeper": (C_LIBRARY, CONTROL + TORCH),
+    "holdfast-tcp-store": (C_LIBRARY, CONTROL + TORCH),
     "holdfast-test-rank": (None, CONTROL + TORCH),
     "libholdfast.so": (C_LIBRARY, CONTROL + TORCH),
     "holdfast-worker": (None, CONTROL),
