@@ -104,8 +104,9 @@ void KeeperHandle::ContinueIfStopped() {
   stopped_looks_ = 0;
 }
 
-void KeeperHandle::Send(const rank::Message& message, std::string_view payload, int fd) {
-  if (link_ != nullptr) link_->Send(message, payload, fd);
+void KeeperHandle::Send(const rank::Message& message, std::string_view payload,
+                        const std::vector<int>& fds) {
+  if (link_ != nullptr) link_->Send(message, payload, fds);
 }
 
 void KeeperHandle::OnExit() {

@@ -48,7 +48,8 @@ class KeeperHandle {
   // Called with each beat. A keeper that stays stopped (SIGSTOP) is continued: its ranks go on, but
   // nobody sees their ends and nothing drains their output.
   void ContinueIfStopped();
-  void Send(const rank::Message& message, std::string_view payload = {}, int fd = -1);
+  void Send(const rank::Message& message, std::string_view payload = {},
+            const std::vector<int>& fds = {});
 
  private:
   absl::Status Follow(pid_t pid, bool child);

@@ -99,17 +99,19 @@ bool KeeperLink::ReadAll() {
   return *alive;
 }
 
-void KeeperLink::Send(const rank::Message& message, std::string_view payload, int fd) {
+void KeeperLink::Send(const rank::Message& message, std::string_view payload,
+                      const std::vector<int>& fds) {
   if (!socket_.valid()) return;
   rank::Message out = message;
   out.payload_bytes = static_cast<uint32_t>(payload.size());
   if (queue_.empty()) {
-    const int sent = rank::SendMessage(socket_.get(), out, payload.data(), &fd, fd >= 0 ? 1 : 0);
+    const int sent = rank::SendMessage(socket_.get(), out, payload.data(), fds.data(),
+                                       static_cast<int>(fds.size()));
     if (sent == 0) return;
     if (sent != -EAGAIN) return;  // the end of file that follows tells
   }
-  Packet packet{out, std::string(payload),
-                UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1)};
+  Packet packet{out, std::string(payload), {}};
+  for (const int fd : fds) packet.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   queue_.push_back(std::move(packet));
   if (queue_.size() > kKeeperQueuePacketsMax) {
     // Not from here: the caller is in the middle of something.
@@ -130,9 +132,10 @@ void KeeperLink::Send(const rank::Message& message, std::string_view payload, in
 void KeeperLink::Flush() {
   while (!queue_.empty()) {
     Packet& packet = queue_.front();
-    const int fd = packet.fd.get();
-    const int sent = rank::SendMessage(socket_.get(), packet.message, packet.payload.data(), &fd,
-                                       fd >= 0 ? 1 : 0);
+    std::vector<int> fds;
+    for (const UniqueFd& fd : packet.fds) fds.push_back(fd.get());
+    const int sent = rank::SendMessage(socket_.get(), packet.message, packet.payload.data(),
+                                       fds.data(), static_cast<int>(fds.size()));
     if (sent == -EAGAIN) return;
     queue_.pop_front();
   }

@@ -43,13 +43,14 @@ class KeeperLink {
 
   pid_t pid() const { return pid_; }
   // Never blocks. Past kKeeperQueuePacketsMax packets the connection is given up.
-  void Send(const rank::Message& message, std::string_view payload = {}, int fd = -1);
+  void Send(const rank::Message& message, std::string_view payload = {},
+            const std::vector<int>& fds = {});
 
  private:
   struct Packet {
     rank::Message message;
     std::string payload;
-    UniqueFd fd;
+    std::vector<UniqueFd> fds;
   };
   KeeperLink(EventLoop* loop, UniqueFd socket, pid_t pid, OnPacket on_packet, OnClosed on_closed);
   void OnEvents(uint32_t events);

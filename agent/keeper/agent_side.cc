@@ -118,8 +118,10 @@ void Keeper::SendState(Link* link, uint32_t request) {
 bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds,
                       rank::StartSpec* spec) {
   struct stat info;
-  if (fds.count != 1 || fstat(fds.fds[0], &info) != 0 || !S_ISREG(info.st_mode)) {
-    link->SendError(m, EINVAL, "start: one descriptor of a regular spec file is needed");
+  if (fds.count < 1 || fds.count > 2 || fstat(fds.fds[0], &info) != 0 || !S_ISREG(info.st_mode)) {
+    link->SendError(m, EINVAL,
+                    "start: a descriptor of a regular spec file is needed, and one of a listening "
+                    "socket if the spec has a service");
     return false;
   }
   std::string text;
@@ -143,6 +145,10 @@ bool Keeper::ReadSpec(Link* link, const Message& m, const rank::Descriptors& fds
             " ranks does not fit: this is the keeper of job " + std::to_string(options_.job) +
             ", the message says attempt " + std::to_string(m.args[0]) + ", at most " +
             std::to_string(options_.max_ranks) + " ranks");
+    return false;
+  }
+  if (spec->service.empty() != (fds.count == 1)) {
+    link->SendError(m, EINVAL, "start: a service and its socket come together or not at all");
     return false;
   }
   return true;
@@ -181,6 +187,7 @@ void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& 
   Sweep();
   if (geteuid() == 0 && chown(socket_path_.c_str(), spec.uid, spec.gid) != 0)
     Note("chown of the socket: %s", strerror(errno));
+  if (!spec.service.empty()) StartService(spec, fds.fds[1]);
   for (const rank::RankSpec& r : spec.ranks) StartRank(spec, r, m.request);
 }
 

@@ -113,6 +113,17 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   slot->report = std::move(started.report);
 }
 
+// It has no tag, so MayLive() is true of it while any rank lives, and the sweep after the last one
+// ends it: the same rule as for what ranks leave behind.
+void Keeper::StartService(const rank::StartSpec& spec, int socket) {
+  service_pid_ = SpawnService(spec, socket, limits_);
+  if (service_pid_ <= 0) {
+    Note("attempt %llu: service %s: %s", static_cast<unsigned long long>(spec.attempt),
+         spec.service[0].c_str(), strerror(-service_pid_));
+    service_pid_ = 0;
+  }
+}
+
 void Keeper::StartFailed(RankSlot* slot, int stage, int error, const std::string& what) {
   Note("rank %u attempt %llu: %s: %s: %s", slot->rank,
        static_cast<unsigned long long>(slot->attempt), StageName(stage), what.c_str(),
@@ -177,6 +188,12 @@ void Keeper::ReapChildren() {
       siginfo_t reaped = {};
       waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
       if (slot != nullptr) RankEnded(slot, WaitStatus(info), now);
+      if (info.si_pid == service_pid_) {
+        service_pid_ = 0;
+        if (AnyAlive())
+          Note("the service of attempt %llu ended before its ranks (code %d, status %d)",
+               static_cast<unsigned long long>(newest_attempt_), info.si_code, info.si_status);
+      }
       SweepSoon();
       continue;
     }

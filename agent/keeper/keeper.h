@@ -94,6 +94,7 @@ class Keeper {
   RankSlot* FindSlot(uint32_t rank);
   RankSlot* MakeSlot(uint32_t rank);
   void StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request);
+  void StartService(const rank::StartSpec& spec, int socket);
   void StartFailed(RankSlot* slot, int stage, int error, const std::string& what);
   void ReadReport(RankSlot* slot);
   void ReapChildren();
@@ -116,6 +117,7 @@ class Keeper {
   uint32_t next_link_ = 1;
   uint32_t agent_ = 0;  // link id; 0 = none
   uint64_t newest_attempt_ = 0;
+  pid_t service_pid_ = 0;  // of the newest attempt; 0: none, or ended
   uint64_t fence_ns_ = 0;
   uint64_t sweep_interval_ns_ = 0;  // grows while something will not die
   uint64_t next_sweep_ns_ = 0;      // 0: nothing to look for

@@ -153,4 +153,35 @@ int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
   return 0;
 }
 
+pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimits& limits) {
+  const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_fd.valid()) return -errno;
+  std::vector<char*> argv = Pointers(spec.service);
+  const std::vector<std::string> environment = {kDefaultPath};
+  std::vector<char*> envp = Pointers(environment);
+  const pid_t keeper = getpid();
+  const pid_t pid = fork();
+  if (pid != 0) return pid < 0 ? -errno : pid;
+  setsid();
+  DieWithKeeper(keeper);
+  ResetSignals();
+  dup2(null_fd.get(), 0);
+  dup2(null_fd.get(), 1);
+  // Itself when it is that number already: then only the flag is to go.
+  if (socket == rank::kServiceFd) {
+    fcntl(socket, F_SETFD, 0);
+  } else if (dup2(socket, rank::kServiceFd) < 0) {
+    _exit(kExitNotStarted);
+  }
+  syscall(SYS_close_range, static_cast<unsigned>(rank::kServiceFd) + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+  RestoreLimits(limits);
+  if (BecomeUser(spec) == 0) {
+    DieWithKeeper(keeper);
+    environ = envp.data();
+    execv(argv[0], argv.data());
+  }
+  dprintf(2, "service %s: %s\n", argv[0], strerror(errno));
+  _exit(kExitNotStarted);
+}
+
 }  // namespace holdfast::keeper

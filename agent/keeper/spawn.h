@@ -44,6 +44,11 @@ std::vector<std::string> MergeEnv(const std::vector<std::string>& common,
 int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
               const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out);
 
+// Starts spec.service as the user of the ranks, with `socket` as rank::kServiceFd and the keeper's
+// own stderr. Returns the process or a negative errno; when exec fails it says so on stderr and
+// ends.
+pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimits& limits);
+
 }  // namespace holdfast::keeper
 
 #endif  // HOLDFAST_AGENT_KEEPER_SPAWN_H_

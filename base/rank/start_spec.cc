@@ -135,6 +135,7 @@ class Decoder {
     if (key == "groups") return ParseGroups(value, &out_->groups);
     if (key == "log_limit_bytes") return Number(value, 1, kAny, &out_->log_limit_bytes);
     if (key == "env") return AddEnv(value, &out_->env);
+    if (key == "service") return AddEntry(value, &out_->service);
     if (key == "cwd" || key == "log_dir") {
       (key == "cwd" ? out_->cwd : out_->log_dir) = std::string(value);
       return IsAbsolute(value);
@@ -170,6 +171,7 @@ std::string EncodeStartSpec(const StartSpec& spec) {
   e.Add("groups", groups);
   e.Add("log_limit_bytes", spec.log_limit_bytes);
   e.Add("log_dir", spec.log_dir);
+  for (const std::string& arg : spec.service) e.Add("service", arg);
   for (const std::string& entry : spec.env) e.Add("env", entry);
   for (const RankSpec& r : spec.ranks) {
     e.Add("rank", r.rank);

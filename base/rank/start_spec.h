@@ -37,9 +37,14 @@ struct StartSpec {
   std::vector<uint32_t> groups;
   std::string log_dir;  // rank files: <log_dir>/rank<r>.<attempt>.log
   uint64_t log_limit_bytes = 64ull << 20;
+  // argv of a process that serves the ranks of this attempt and ends after the last of them; it
+  // inherits the socket that came with the order as descriptor kServiceFd. Empty: none.
+  std::vector<std::string> service;
   std::vector<std::string> env;
   std::vector<RankSpec> ranks;
 };
+
+inline constexpr int kServiceFd = 3;
 
 inline constexpr size_t kStartSpecBytesMax = 4u << 20;
 inline constexpr size_t kStartSpecRanksMax = 64;

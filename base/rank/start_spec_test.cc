@@ -19,6 +19,7 @@ StartSpec Example() {
   s.groups = {100, 44};
   s.log_dir = "/var/logs";
   s.log_limit_bytes = 1 << 20;
+  s.service = {"/bin/holdfast-tcp-store", "--listen-fd", "3"};
   s.env = {"A=1", "EMPTY=", "WITH=a=b\nc"};
   s.ranks.push_back({2, 0, {"python", "train.py", ""}, {"RANK=2"}});
   s.ranks.push_back({3, 1, {"python"}, {"RANK=3"}});
@@ -52,6 +53,7 @@ TEST(StartSpecTest, ComesBackAsItWas) {
   EXPECT_EQ(out.groups, s.groups);
   EXPECT_EQ(out.log_limit_bytes, s.log_limit_bytes);
   EXPECT_EQ(out.env, s.env);
+  EXPECT_EQ(out.service, s.service);
   ASSERT_EQ(out.ranks.size(), 2u);
   EXPECT_EQ(out.ranks[0].args, s.ranks[0].args);
   EXPECT_EQ(out.ranks[1].env, s.ranks[1].env);

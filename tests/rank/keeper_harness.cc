@@ -104,9 +104,11 @@ AgentSide::AgentSide(const std::string& socket_path) : socket_(ConnectTo(socket_
   EXPECT_TRUE(socket_.valid()) << socket_path << ": " << strerror(errno);
 }
 
-void AgentSide::Send(Message message, const std::string& payload, int fd) {
+void AgentSide::Send(Message message, const std::string& payload, const std::vector<int>& fds) {
   message.payload_bytes = static_cast<uint32_t>(payload.size());
-  EXPECT_EQ(rank::SendMessage(socket_.get(), message, payload.data(), &fd, fd >= 0 ? 1 : 0), 0)
+  EXPECT_EQ(rank::SendMessage(socket_.get(), message, payload.data(), fds.data(),
+                              static_cast<int>(fds.size())),
+            0)
       << "type " << message.type;
 }
 
@@ -153,6 +155,10 @@ std::unique_ptr<Packet> AgentSide::Expect(uint16_t type,
       return nullptr;
     }
   }
+}
+
+std::unique_ptr<Packet> AgentSide::ExpectOfStart(uint64_t attempt) {
+  return Expect(rank::kStarted, [&](const Packet& p) { return p.message.args[0] == attempt; });
 }
 
 std::unique_ptr<Packet> AgentSide::ExpectOfRank(uint16_t type, uint64_t rank) {
@@ -331,7 +337,7 @@ rank::StartSpec KeeperTest::Spec(uint64_t attempt, uint32_t ranks,
   return spec;
 }
 
-void KeeperTest::SendStart(AgentSide* agent, const rank::StartSpec& spec) {
+void KeeperTest::SendStart(AgentSide* agent, const rank::StartSpec& spec, int service_fd) {
   const std::string path = keeper_dir_ + "/spec." + std::to_string(spec.attempt);
   const std::string text = rank::EncodeStartSpec(spec);
   std::ofstream(path, std::ios::binary) << text;
@@ -340,7 +346,9 @@ void KeeperTest::SendStart(AgentSide* agent, const rank::StartSpec& spec) {
   start.type = rank::kStart;
   start.request = next_request_++;
   start.args[0] = spec.attempt;
-  agent->Send(start, "", fd.get());
+  std::vector<int> fds = {fd.get()};
+  if (service_fd >= 0) fds.push_back(service_fd);
+  agent->Send(start, "", fds);
 }
 
 std::vector<pid_t> KeeperTest::StartRanks(AgentSide* agent, const rank::StartSpec& spec) {

@@ -69,13 +69,15 @@ class AgentSide {
   int fd() const { return socket_.get(); }
   void Close() { socket_.Reset(); }
 
-  void Send(rank::Message message, const std::string& payload = "", int fd = -1);
+  void Send(rank::Message message, const std::string& payload = "",
+            const std::vector<int>& fds = {});
   void SendRaw(const std::string& bytes);
   // The next packet of this type, by arrival, that `wanted` accepts; others stay for later. Null
   // (and a failure) at the deadline or at end of file.
   std::unique_ptr<Packet> Expect(uint16_t type,
                                  const std::function<bool(const Packet&)>& wanted = nullptr);
   std::unique_ptr<Packet> ExpectOfRank(uint16_t type, uint64_t rank);  // args[0] is the rank
+  std::unique_ptr<Packet> ExpectOfStart(uint64_t attempt);             // kStarted of any rank
   // What has arrived by now, without waiting; false at end of file.
   bool Poll();
   bool HasSeen(uint16_t type) const;
@@ -131,7 +133,7 @@ class KeeperTest : public ::testing::Test {
   rank::StartSpec Shell(uint64_t attempt, const std::string& script) {
     return Spec(attempt, 1, {"/bin/sh", "-c", script});
   }
-  void SendStart(AgentSide* agent, const rank::StartSpec& spec);
+  void SendStart(AgentSide* agent, const rank::StartSpec& spec, int service_fd = -1);
   // Starts and waits for kStarted of every rank; the pids.
   std::vector<pid_t> StartRanks(AgentSide* agent, const rank::StartSpec& spec);
   void Signal(AgentSide* agent, int signal, uint64_t rank, uint64_t attempt);

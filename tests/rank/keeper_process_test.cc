@@ -3,13 +3,16 @@
 // fence.
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -287,6 +290,91 @@ TEST_F(KeeperTest, StartsAreRefusedWhenOldDoubledOrMalformed) {
   ASSERT_NE(answer, nullptr);
   EXPECT_EQ(answer->message.args[0], static_cast<uint64_t>(EINVAL));
   EXPECT_EQ(StartRanks(agent.get(), Shell(6, "exit 0")).size(), 1u);
+}
+
+// What a service wrote to the socket it was given, up to the end of a line.
+std::string ReadLine(int fd) {
+  std::string line;
+  char c = 0;
+  pollfd ready = {fd, POLLIN, 0};
+  while (poll(&ready, 1, kDeadlineMs) == 1 && read(fd, &c, 1) == 1 && c != '\n') line.push_back(c);
+  return line;
+}
+
+class ServiceTest : public KeeperTest {
+ protected:
+  // Starts `ranks` beside a service that tells its pid through its socket.
+  pid_t StartWithService(AgentSide* agent, rank::StartSpec ranks) {
+    ranks.service = {"/bin/sh", "-c", "echo $$ $RANK$HOLDFAST_SOCKET >&3; exec sleep 1000"};
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd ours(ends[0]), theirs(ends[1]);
+    SendStart(agent, ranks, theirs.get());
+    EXPECT_NE(agent->ExpectOfStart(ranks.attempt), nullptr);
+    const std::string line = ReadLine(ours.get());
+    EXPECT_EQ(line.find_first_not_of("0123456789"), std::string::npos)
+        << "a service is no rank: " << line;
+    return static_cast<pid_t>(std::atoi(line.c_str()));
+  }
+  std::string KeeperLog() const { return ReadFile(keeper_dir_ + "/keeper.log"); }
+  bool Logged(const std::string& text) const {
+    return Eventually([&] { return KeeperLog().find(text) != std::string::npos; });
+  }
+};
+
+TEST_F(ServiceTest, ItLivesAsLongAsARankDoes) {
+  auto agent = Attach();
+  const pid_t service = StartWithService(agent.get(), Spec(1, 2, {"/bin/sleep", "1000"}));
+  ASSERT_GT(service, 1);
+  EXPECT_TRUE(ProcessLives(service));
+  Signal(agent.get(), SIGKILL, 0, 1);
+  ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
+  EXPECT_TRUE(ProcessLives(service)) << "rank 1 still needs it";
+  Signal(agent.get(), SIGKILL, 1, 1);
+  ASSERT_NE(agent->ExpectOfRank(rank::kExited, 1), nullptr);
+  EXPECT_TRUE(Eventually([&] { return !ProcessLives(service); }));
+}
+
+TEST_F(ServiceTest, ItStaysWhenTheAgentGoesAndDiesWithTheKeeper) {
+  auto agent = Attach();
+  const pid_t service = StartWithService(agent.get(), Spec(1, 1, {"/bin/sleep", "1000"}));
+  agent->Close();
+  agent = Attach();
+  EXPECT_TRUE(ProcessLives(service));
+  KillKeeper();
+  EXPECT_TRUE(Eventually([&] { return !ProcessLives(service); }));
+}
+
+TEST_F(ServiceTest, OneThatEndsOrCannotStartLeavesTheRanksAlone) {
+  auto agent = Attach();
+  const pid_t service = StartWithService(agent.get(), Shell(1, "sleep 1000"));
+  ASSERT_EQ(kill(service, SIGKILL), 0);
+  EXPECT_TRUE(Logged("the service of attempt 1 ended before its ranks"));
+  EXPECT_FALSE(agent->HasSeen(rank::kExited));
+  Signal(agent.get(), SIGKILL, 0, 1);
+  ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
+  rank::StartSpec missing = Shell(2, "sleep 1000");
+  missing.service = {"/no/such/service"};
+  const UniqueFd socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  SendStart(agent.get(), missing, socket.get());
+  ASSERT_NE(agent->ExpectOfStart(2), nullptr);
+  EXPECT_TRUE(Logged("/no/such/service"));
+  Signal(agent.get(), SIGKILL, 0, 2);
+}
+
+TEST_F(ServiceTest, ASocketAndAServiceComeTogether) {
+  auto agent = Attach();
+  const UniqueFd socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  SendStart(agent.get(), Shell(1, "exit 0"), socket.get());
+  auto answer = agent->Expect(rank::kError);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_EQ(answer->message.args[0], static_cast<uint64_t>(EINVAL));
+  rank::StartSpec without = Shell(1, "exit 0");
+  without.service = {"/bin/true"};
+  SendStart(agent.get(), without);
+  answer = agent->Expect(rank::kError);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_NE(answer->payload.find("together"), std::string::npos) << answer->payload;
 }
 
 TEST_F(KeeperTest, OlderRecordersLearnOfTheNewAttempt) {
