@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/kept_logs.h"
 #include "agent/log_files.h"
+#include "agent/master_socket.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -219,14 +220,38 @@ NodeFacts NodeJob::Facts() const {
   facts.log_dir = log_dir();
   facts.steps_log = JoinPath(context_.options->JobDir(id_), "steps.jsonl");
   facts.worker_path = context_.options->worker_binary;
+  facts.tcp_store_path = context_.options->tcp_store_binary;
   facts.agent_uid = context_.options->uid;
   facts.agent_gid = context_.options->gid;
   facts.simulated_devices = context_.simulated_devices;
   return facts;
 }
 
-absl::Status NodeJob::PrepareStart(uint64_t attempt, UniqueFd* spec_file) {
-  HF_ASSIGN_OR_RETURN(spec_, BuildStartSpec(*desired_, Facts()));
+// Where a command's ranks find each other: here, on a fresh port, or where the first node said.
+absl::Status NodeJob::OpenMaster(NodeFacts* facts, UniqueFd* socket) {
+  master_port_ = 0;
+  if (desired_->spec().command_size() == 0) return absl::OkStatus();
+  facts->master_port = static_cast<uint16_t>(desired_->master_port());
+  if (desired_->placement().nodes_size() == 0 ||
+      desired_->placement().nodes(0).node() != context_.options->node)
+    return absl::OkStatus();
+  if (::access(facts->tcp_store_path.c_str(), X_OK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("the rendezvous of a command needs ",
+                                           facts->tcp_store_path, "; install it again"));
+  }
+  HF_ASSIGN_OR_RETURN(MasterSocket master,
+                      OpenMasterSocket(MasterHost(desired_->rendezvous_address())));
+  master_port_ = facts->master_port = master.port;
+  facts->serves_master = true;
+  *socket = std::move(master.fd);
+  return absl::OkStatus();
+}
+
+absl::Status NodeJob::PrepareStart(uint64_t attempt, std::vector<UniqueFd>* descriptors) {
+  NodeFacts facts = Facts();
+  UniqueFd socket;
+  HF_RETURN_IF_ERROR(OpenMaster(&facts, &socket));
+  HF_ASSIGN_OR_RETURN(spec_, BuildStartSpec(*desired_, facts));
   HF_RETURN_IF_ERROR(MakeDir(context_.options->jobs_dir, 0755));
   HF_RETURN_IF_ERROR(MakeDir(context_.options->JobDir(id_), 0755));
   const std::string text = rank::EncodeStartSpec(spec_);
@@ -236,8 +261,10 @@ absl::Status NodeJob::PrepareStart(uint64_t attempt, UniqueFd* spec_file) {
                                   started_.SerializeAsString()));
   const std::string path = JoinPath(dir_, absl::StrCat("spec.", attempt));
   HF_RETURN_IF_ERROR(WriteQuickly(path, text));
-  *spec_file = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!spec_file->valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  UniqueFd spec_file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!spec_file.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  descriptors->push_back(std::move(spec_file));
+  if (socket.valid()) descriptors->push_back(std::move(socket));
   const bool serves = started_.placement().nodes(0).node() == context_.options->node;
   rendezvous_ = serves ? "" : started_.rendezvous_address();
   if (serves) OpenStore(attempt, false);
@@ -248,8 +275,8 @@ absl::Status NodeJob::PrepareStart(uint64_t attempt, UniqueFd* spec_file) {
 
 void NodeJob::StartRanks(uint64_t attempt) {
   FlushSteps(true);
-  UniqueFd spec_file;
-  const absl::Status prepared = PrepareStart(attempt, &spec_file);
+  std::vector<UniqueFd> descriptors;
+  const absl::Status prepared = PrepareStart(attempt, &descriptors);
   if (!prepared.ok())
     return FailStart(attempt, std::string(prepared.message()), absl::IsInvalidArgument(prepared));
   HF_KILL_POINT("agent.start.spec:after");
@@ -277,7 +304,9 @@ void NodeJob::StartRanks(uint64_t attempt) {
   start.request = kStartRequest;
   start.attempt = attempt;
   start.args[0] = attempt;
-  keeper_.Send(start, {}, spec_file.get());
+  std::vector<int> numbers;
+  for (const UniqueFd& descriptor : descriptors) numbers.push_back(descriptor.get());
+  keeper_.Send(start, {}, numbers);
   spdlog::info("{}: attempt {}: {} ranks ordered from the keeper", ToString(id_), attempt,
                spec_.ranks.size());
 }
@@ -350,17 +379,22 @@ std::vector<FoundProcess> NodeJob::Strays() const {
 
 void NodeJob::LookForStrays() {
   const std::vector<FoundProcess> strays = Strays();
-  strays_ = !strays.empty();
+  strays_ = !strays.empty() || AnyDying();
   left_behind_ = strays_;
   if (!strays_) {
     spdlog::info("{}: no process of an unknown keeper is left", ToString(id_));
     dirty_reason_.clear();
     return;
   }
-  if (!dirty_reason_.empty()) return;
+  if (!dirty_reason_.empty() || strays.empty()) return;
   dirty_reason_ = absl::StrCat("process ", strays[0].pid, " (", strays[0].comm,
                                ") belongs to no keeper this agent knows: was ", dir_, " removed?");
   spdlog::error("{}: {}", ToString(id_), dirty_reason_);
+}
+
+bool NodeJob::AnyDying() {
+  std::erase_if(dying_, [](const UniqueFd& pidfd) { return PidfdExited(pidfd); });
+  return !dying_.empty();
 }
 
 // The keeper kills what its ranks leave; what has no keeper here is killed by us.
@@ -369,7 +403,7 @@ void NodeJob::KillLeftBehind() {
     for (const FoundProcess& process : Strays()) {
       spdlog::warn("{}: process {} ({}) of an unknown keeper: killed", ToString(id_), process.pid,
                    process.comm);
-      KillFound(process);
+      if (UniqueFd pidfd = KillFound(process); pidfd.valid()) dying_.push_back(std::move(pidfd));
     }
   }
   const bool slow = !strays_ && !dirty_reason_.empty();
@@ -415,6 +449,10 @@ void NodeJob::Forget() {
   keeper_.Send(message);
 }
 
+std::string NodeJob::log_dir() const {
+  return removed_ ? KeptLogDir(*context_.options, id_) : JoinPath(dir_, "logs");
+}
+
 void NodeJob::RemoveDirectory() {
   if (store_ != nullptr) store_->Close();
   store_.reset();
@@ -424,6 +462,7 @@ void NodeJob::RemoveDirectory() {
   std::error_code error;
   std::filesystem::remove_all(dir_, error);
   if (error) spdlog::error("{}: {} cannot be removed: {}", ToString(id_), dir_, error.message());
+  removed_ = true;
   spdlog::info("{}: forgotten", ToString(id_));
   context_.forgotten(id_.value);
 }
@@ -499,7 +538,10 @@ void NodeJob::Emit(v1::RankEvent::Kind kind, const LocalRank* rank, int64_t at_n
     event.set_stderr_tail(
         ToUtf8(LogTail(LogBase(log_dir(), rank->rank, rank->attempt), kStderrTailBytes)));
   }
-  context_.emit(std::move(event), at_ns, false);
+  // The other nodes start when they know where this one's ranks meet: not only at the next beat.
+  const bool with_level = kind == v1::RankEvent::KIND_STARTED && master_port_ != 0 &&
+                          started_.placement().nodes_size() > 1;
+  context_.emit(std::move(event), at_ns, with_level);
 }
 
 void NodeJob::EmitEdges(LocalRank* rank, const std::vector<RankEdge>& edges) {
@@ -587,6 +629,7 @@ void NodeJob::AddReport(int64_t now_ns, v1::NodeReport* out) const {
   job->set_clean(!AnyAlive() && starting_.empty() && !left_behind_ && !unclear);
   job->set_dirty_reason(dirty_reason_.empty() ? keeper_error_ : dirty_reason_);
   job->set_commits_written(saves_.commits_written());
+  job->set_master_port(master_port_);
 }
 
 void NodeJob::AddPrepared(size_t* bytes_left, v1::NodeReport* out) const {

@@ -99,7 +99,8 @@ class NodeJob final : private KeeperHandle::Owner {
 
   // For log streams: false while the rank of that attempt may still write.
   bool LogIsFinal(uint32_t rank, uint64_t attempt, std::string* why) const;
-  std::string log_dir() const { return JoinPath(dir_, "logs"); }
+  // Where its logs are: kept beside the state once the job's directory is removed.
+  std::string log_dir() const;
   uint64_t started_attempt() const { return started_attempt_; }
 
  private:
@@ -111,7 +112,9 @@ class NodeJob final : private KeeperHandle::Owner {
   void RaiseFence(uint64_t attempt);
   void StartKeeper();
   void StartRanks(uint64_t attempt);
-  absl::Status PrepareStart(uint64_t attempt, UniqueFd* spec_file);
+  // `descriptors`: the spec's file and, where the ranks' TCPStore is served, its socket.
+  absl::Status PrepareStart(uint64_t attempt, std::vector<UniqueFd>* descriptors);
+  absl::Status OpenMaster(NodeFacts* facts, UniqueFd* socket);
   // `program`: what the job asked for cannot be started anywhere; else this node is at fault.
   void FailStart(uint64_t attempt, const std::string& why, bool program);
   void StopRanks(const Action& action);
@@ -120,6 +123,7 @@ class NodeJob final : private KeeperHandle::Owner {
   void LookForStrays();
   std::vector<FoundProcess> Strays() const;
   void KillLeftBehind();
+  bool AnyDying();
   void Forget();
   void RemoveDirectory();
   void ReconcileAt(int64_t at_ns);
@@ -171,10 +175,12 @@ class NodeJob final : private KeeperHandle::Owner {
 
   std::optional<v1::DesiredJob> desired_;
   std::map<uint32_t, LocalRank> ranks_;
-  rank::StartSpec spec_;    // of started_attempt_
-  v1::DesiredJob started_;  // the order it was started by
-  bool known_ = false;      // the directory exists
-  bool attached_ = false;   // the keeper told its state
+  rank::StartSpec spec_;      // of started_attempt_
+  uint16_t master_port_ = 0;  // of started_attempt_, when its TCPStore is served here
+  v1::DesiredJob started_;    // the order it was started by
+  bool known_ = false;        // the directory exists
+  bool removed_ = false;      // it did, and this object is about to go
+  bool attached_ = false;     // the keeper told its state
   bool first_attach_ = true;
   bool burying_ = false;  // the keeper is dead, its ranks are being made sure of
   int64_t burying_since_ns_ = 0;
@@ -193,6 +199,7 @@ class NodeJob final : private KeeperHandle::Owner {
   bool left_behind_ = false;
   bool strays_ = false;  // processes of a keeper this agent does not know live
   int64_t left_since_ns_ = 0;
+  std::vector<UniqueFd> dying_;  // killed processes of no rank, until they are gone for good
   std::string dirty_reason_;
   uint64_t evidence_attempt_ = 0;
 

@@ -119,6 +119,9 @@ void NodeJob::LoadSpec(uint64_t attempt) {
   const bool serves = started_.placement().nodes_size() > 0 &&
                       started_.placement().nodes(0).node() == context_.options->node;
   rendezvous_ = serves ? "" : started_.rendezvous_address();
+  master_port_ = spec_.service.empty()
+                     ? 0
+                     : static_cast<uint16_t>(std::atoi(EnvValue(spec_.env, "MASTER_PORT").c_str()));
   if (const std::string store = EnvValue(spec_.env, "HOLDFAST_STORE_DIR"); !store.empty())
     saves_.SetStore(store);
 }
@@ -390,8 +393,12 @@ void NodeJob::BuryRanks() {
   for (const FoundProcess& process : found) {
     spdlog::warn("{}: process {} ({}) outlived its keeper: killed", ToString(id_), process.pid,
                  process.comm);
-    if (KillFound(process)) absl::StrAppend(&still, still.empty() ? "" : ", ", process.pid);
+    UniqueFd pidfd = KillFound(process);
+    if (!pidfd.valid()) continue;
+    dying_.push_back(std::move(pidfd));
+    absl::StrAppend(&still, still.empty() ? "" : ", ", process.pid);
   }
+  if (still.empty() && AnyDying()) still = absl::StrCat(dying_.size(), " that were killed");
   for (const auto& [unused, rank] : ranks_) {
     if (rank.fsm.Alive() && rank.pidfd.valid() && !PidfdExited(rank.pidfd))
       absl::StrAppend(&still, " rank ", rank.rank);

@@ -25,6 +25,7 @@ struct NodeOptions {
       false;  // the last agent of this state directory was stopped in order (or none was there)
   std::string keeper_binary;
   std::string worker_binary;
+  std::string tcp_store_binary;
   uint32_t uid = 0, gid = 0;
 
   std::string KeepersDir() const { return JoinPath(state_dir, "keepers"); }

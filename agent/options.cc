@@ -160,6 +160,7 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
       static_cast<uint64_t>(SystemClock().MonoNs());  // grows with every start on this boot
   options->keeper_binary = SiblingProgram("holdfast-keeper");
   options->worker_binary = SiblingProgram("holdfast-worker");
+  options->tcp_store_binary = SiblingProgram("holdfast-tcp-store");
   options->uid = ::geteuid();
   options->gid = ::getegid();
   return absl::OkStatus();

@@ -190,16 +190,17 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
   return false;
 }
 
-bool KillFound(const FoundProcess& process) {
-  const UniqueFd pidfd = OpenPidfd(process.pid);
-  if (!pidfd.valid()) return false;
+UniqueFd KillFound(const FoundProcess& process) {
+  UniqueFd pidfd = OpenPidfd(process.pid);
+  if (!pidfd.valid()) return {};
   FoundProcess again;
   const bool matches =
       process.keeper
           ? MatchesKeeper(process.pid, absl::StrCat(DirName(process.socket), "/"), &again)
           : Matches(process.pid, process.socket, "", &again);
-  if (!matches || again.job != process.job) return false;
-  return ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) == 0;
+  if (!matches || again.job != process.job) return {};
+  if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) != 0) return {};
+  return pidfd;
 }
 
 CgroupPaths ReadCgroups(pid_t pid) {

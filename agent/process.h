@@ -48,8 +48,10 @@ std::vector<FoundProcess> FindKeepers(const std::string& directory_prefix);
 // `ancestor` is `pid` itself or among its parents, as they are now.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
 // Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the
-// one that was found.
-bool KillFound(const FoundProcess& process);
+// one that was found. The pidfd: PidfdExited() says when it is gone for good, which is later than
+// when it can no longer be found (its memory goes before its descriptors, devices among them).
+// Invalid when it was not killed.
+UniqueFd KillFound(const FoundProcess& process);
 
 // The cgroups of a process, as paths of directories; empty where there is none of that kind or it
 // is the root.

@@ -12,14 +12,6 @@ namespace {
 
 constexpr uint32_t kGraceSDefault = 30;
 
-// "host" of "host:port"; 127.0.0.1 for a Unix socket.
-std::string MasterHost(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (address.rfind("unix:", 0) == 0 || colon == std::string::npos || colon == 0)
-    return "127.0.0.1";
-  return address.substr(0, colon);
-}
-
 uint32_t WorldSize(const v1::Placement& placement) {
   uint32_t ranks = 0;
   for (const v1::NodePlacement& node : placement.nodes())
@@ -40,6 +32,27 @@ void AddEnv(std::vector<std::string>* env, std::string_view key, const std::stri
   env->push_back(absl::StrCat(absl::string_view(key.data(), key.size()), "=", value));
 }
 
+// What torchrun gives its workers beside ranks and sizes (torch.distributed.run, "Environment
+// variables"), so that env:// and scripts that look find the same. The store is not rank 0's: every
+// rank is a client (TORCHELASTIC_USE_AGENT_STORE).
+void AddTorchEnv(const v1::DesiredJob& job, const NodeFacts& facts, const v1::NodePlacement& here,
+                 std::vector<std::string>* env) {
+  const v1::JobSpec& spec = job.spec();
+  if (spec.command_size() == 0) return;
+  AddEnv(env, "GROUP_WORLD_SIZE", std::to_string(job.placement().nodes_size()));
+  AddEnv(env, "ROLE_WORLD_SIZE", std::to_string(WorldSize(job.placement())));
+  AddEnv(env, "TORCHELASTIC_MAX_RESTARTS", std::to_string(spec.restarts_max()));
+  if (!spec.environment().contains("ROLE_NAME")) AddEnv(env, "ROLE_NAME", "default");
+  if (!spec.environment().contains("TORCH_NCCL_ASYNC_ERROR_HANDLING"))
+    AddEnv(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  // Several ranks that each start a thread for every core slow each other down.
+  if (here.ranks_size() > 1 && !spec.environment().contains("OMP_NUM_THREADS"))
+    AddEnv(env, "OMP_NUM_THREADS", "1");
+  if (facts.master_port == 0) return;
+  AddEnv(env, "MASTER_PORT", std::to_string(facts.master_port));
+  AddEnv(env, "TORCHELASTIC_USE_AGENT_STORE", "True");
+}
+
 std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& facts,
                                    const v1::NodePlacement& here) {
   std::vector<std::string> env;
@@ -56,6 +69,7 @@ std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& f
   AddEnv(&env, "MASTER_ADDR", MasterHost(job.rendezvous_address()));
   AddEnv(&env, "TORCHELASTIC_RUN_ID", id);
   AddEnv(&env, "TORCHELASTIC_RESTART_COUNT", std::to_string(job.attempt() - 1));
+  AddTorchEnv(job, facts, here, &env);
   AddEnv(&env, "HOLDFAST_JOB", id);
   AddEnv(&env, "HOLDFAST_ATTEMPT", std::to_string(job.attempt()));
   AddEnv(&env, "HOLDFAST_SOCKET", facts.keeper_socket);
@@ -75,6 +89,7 @@ rank::RankSpec OneRank(const v1::RankPlacement& placed, const v1::JobSpec& spec,
   out.local = placed.local_rank();
   AddEnv(&out.env, "RANK", std::to_string(placed.rank()));
   AddEnv(&out.env, "LOCAL_RANK", std::to_string(placed.local_rank()));
+  if (spec.command_size() > 0) AddEnv(&out.env, "ROLE_RANK", std::to_string(placed.rank()));
   if (!placed.device_id().empty()) {
     if (facts.simulated_devices) {
       AddEnv(&out.env, "HOLDFAST_DEVICES", placed.device_id());
@@ -109,6 +124,13 @@ absl::Status SetUser(const v1::JobSpec& spec, const NodeFacts& facts, rank::Star
 }
 
 }  // namespace
+
+std::string MasterHost(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (address.rfind("unix:", 0) == 0 || colon == std::string::npos || colon == 0)
+    return "127.0.0.1";
+  return address.substr(0, colon);
+}
 
 std::string EnvValue(const std::vector<std::string>& env, const std::string& key) {
   std::string value;
@@ -164,6 +186,8 @@ absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const 
                             ? job.spec().log_bytes_per_rank()
                             : static_cast<uint64_t>(kLogBytesPerRankDefault);
   HF_RETURN_IF_ERROR(SetUser(job.spec(), facts, &out));
+  if (facts.serves_master)
+    out.service = {facts.tcp_store_path, "--listen-fd", std::to_string(rank::kServiceFd)};
   out.env = CommonEnv(job, facts, *here);
   for (const v1::RankPlacement& placed : here->ranks())
     out.ranks.push_back(OneRank(placed, job.spec(), facts));
@@ -178,6 +202,8 @@ absl::StatusOr<WantedJob> ToWanted(const v1::DesiredJob& job, const std::string&
       static_cast<int64_t>(job.grace_s() != 0 ? job.grace_s() : kGraceSDefault) * kNsPerSec;
   if (const v1::NodePlacement* here = PlacementOn(job.placement(), node); here != nullptr) {
     wanted.local_ranks = static_cast<uint32_t>(here->ranks_size());
+    wanted.waits_for_master = job.spec().command_size() > 0 && job.master_port() == 0 &&
+                              job.placement().nodes(0).node() != node;
   }
   switch (job.phase()) {
     case v1::DESIRED_PHASE_RUN:

@@ -17,10 +17,13 @@ namespace holdfast::agent {
 struct NodeFacts {
   std::string node;
   std::string state_uuid;
-  std::string keeper_socket;  // of this job
-  std::string log_dir;        // of this job
-  std::string steps_log;      // of this job
-  std::string worker_path;    // holdfast-worker beside the agent
+  std::string keeper_socket;   // of this job
+  std::string log_dir;         // of this job
+  std::string steps_log;       // of this job
+  std::string worker_path;     // holdfast-worker beside the agent
+  std::string tcp_store_path;  // holdfast-tcp-store beside the agent
+  uint16_t master_port = 0;    // of a command's attempt, wherever it is served; 0: none
+  bool serves_master = false;  // it is served here
   uint32_t agent_uid = 0;
   uint32_t agent_gid = 0;
   bool simulated_devices = false;
@@ -31,6 +34,9 @@ const v1::NodePlacement* PlacementOn(const v1::Placement& placement, const std::
 
 // "scratch", "snapshot:<step>.<attempt>" or "checkpoint:<store>:j-42@<step>.<attempt>".
 std::string RestoreWord(const v1::StartPoint& point, const std::string& store);
+
+// MASTER_ADDR of the attempt: the host of the placement's first node.
+std::string MasterHost(const std::string& rendezvous_address);
 
 // INVALID_ARGUMENT or PERMISSION_DENIED naming the field: no rank here, no command, another user
 // while the agent is not root.

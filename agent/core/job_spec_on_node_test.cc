@@ -84,9 +84,51 @@ TEST(JobSpecOnNode, TakesItsPartOfThePlacement) {
       {"MY", "own"},
       {"CUDA_VISIBLE_DEVICES", ""},
       {"MASTER_PORT", ""},
-      {"OMP_NUM_THREADS", ""},
+      {"OMP_NUM_THREADS", "1"},
+      {"GROUP_WORLD_SIZE", "2"},
+      {"ROLE_WORLD_SIZE", "4"},
+      {"ROLE_RANK", "3"},
+      {"ROLE_NAME", "default"},
+      {"TORCHELASTIC_USE_AGENT_STORE", ""},
   };
   for (const auto& [key, value] : expected) EXPECT_EQ(Value(*spec, 1, key), value) << key;
+}
+
+TEST(JobSpecOnNode, ACommandMeetsWhereItsFirstNodeServes) {
+  NodeFacts facts = Facts();
+  facts.master_port = 45678;
+  const absl::StatusOr<rank::StartSpec> client = BuildStartSpec(Job(), facts);
+  ASSERT_TRUE(client.ok());
+  EXPECT_EQ(Value(*client, 0, "MASTER_PORT"), "45678");
+  EXPECT_EQ(Value(*client, 0, "TORCHELASTIC_USE_AGENT_STORE"), "True");
+  EXPECT_TRUE(client->service.empty());
+  facts.serves_master = true;
+  facts.tcp_store_path = "/bin/holdfast-tcp-store";
+  EXPECT_EQ(BuildStartSpec(Job(), facts)->service,
+            (std::vector<std::string>{"/bin/holdfast-tcp-store", "--listen-fd", "3"}));
+}
+
+TEST(JobSpecOnNode, TheUsersThreadsAndRoleWin) {
+  v1::DesiredJob job = Job();
+  (*job.mutable_spec()->mutable_environment())["OMP_NUM_THREADS"] = "7";
+  (*job.mutable_spec()->mutable_environment())["ROLE_NAME"] = "actor";
+  const absl::StatusOr<rank::StartSpec> spec = BuildStartSpec(job, Facts());
+  ASSERT_TRUE(spec.ok());
+  EXPECT_EQ(Value(*spec, 0, "OMP_NUM_THREADS"), "7");
+  EXPECT_EQ(Value(*spec, 0, "ROLE_NAME"), "actor");
+}
+
+TEST(JobSpecOnNode, OnlyAJobOnSeveralNodesWaitsForItsFirst) {
+  v1::DesiredJob job = Job();
+  job.set_phase(v1::DESIRED_PHASE_RUN);
+  EXPECT_TRUE(ToWanted(job, "n1")->waits_for_master);
+  EXPECT_FALSE(ToWanted(job, job.placement().nodes(0).node())->waits_for_master);
+  job.set_master_port(45678);
+  EXPECT_FALSE(ToWanted(job, "n1")->waits_for_master);
+  job.set_master_port(0);
+  job.mutable_spec()->clear_command();
+  job.mutable_spec()->set_trainer_config("/data/run.yaml");
+  EXPECT_FALSE(ToWanted(job, "n1")->waits_for_master) << "the trainer meets through its keeper";
 }
 
 TEST(JobSpecOnNode, RealDevicesAndTheNativeWorker) {

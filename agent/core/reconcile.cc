@@ -33,7 +33,7 @@ void Run(const WantedJob& wanted, const ObservedJob& observed, int64_t now_ns,
          std::vector<Action>* actions) {
   if (wanted.local_ranks == 0 || observed.started_attempt >= wanted.attempt) return;
   if (!StopAll(wanted, observed, StopKind::kKill, "ranks of an older attempt run", actions)) return;
-  if (observed.keeper_busy) return;
+  if (observed.keeper_busy || (observed.keeper_attached && wanted.waits_for_master)) return;
   if (!observed.keeper_attached) {
     if (now_ns >= observed.keeper_retry_ns)
       actions->push_back(Make(Action::kStartKeeper, wanted, "no keeper"));

@@ -22,7 +22,8 @@ struct WantedJob {
   Phase phase = kStop;
   StopKind stop = StopKind::kKill;
   int64_t grace_ns = 0;
-  uint32_t local_ranks = 0;  // of the placement on this node; RUN with none is nothing to do
+  uint32_t local_ranks = 0;       // of the placement on this node; RUN with none is nothing to do
+  bool waits_for_master = false;  // another node has not said yet where the ranks meet
 };
 
 struct ObservedJob {

@@ -45,6 +45,19 @@ TEST(Reconcile, StartsAKeeperThenRanks) {
   EXPECT_EQ(Kinds(Reconcile(RunOf(1), with_keeper, 0)), Kindly{Action::kStartRanks});
 }
 
+TEST(Reconcile, RanksWaitUntilItIsKnownWhereTheyMeetButTheKeeperDoesNot) {
+  WantedJob wanted = RunOf(1);
+  wanted.waits_for_master = true;
+  EXPECT_EQ(Kinds(Reconcile(wanted, Nothing(), 0)),
+            (Kindly{Action::kRaiseFence, Action::kStartKeeper}));
+  ObservedJob with_keeper = Nothing();
+  with_keeper.fence_attempt = 1;
+  with_keeper.keeper_attached = true;
+  EXPECT_TRUE(Reconcile(wanted, with_keeper, 0).empty());
+  wanted.waits_for_master = false;
+  EXPECT_EQ(Kinds(Reconcile(wanted, with_keeper, 0)), Kindly{Action::kStartRanks});
+}
+
 TEST(Reconcile, WaitsForTheBackOffOfAFailedKeeper) {
   ObservedJob observed = Nothing();
   observed.fence_attempt = 1;

@@ -25,6 +25,7 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
     ++owner_->told_.registrations[request->node()];
     owner_->told_.nodes[request->node()] = *request;
     owner_->told_.levels[request->node()] = request->report();
+    owner_->RelayMasterPorts(request->report());
     for (const v1::PreparedSave& save : request->report().prepared()) owner_->Absorb(save);
     response->set_state_uuid("11111111-2222-3333-4444-555555555555");
     response->set_scheduler_epoch(owner_->epoch_);
@@ -36,6 +37,7 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
                     v1::BeatResponse* response) override {
     MutexLock lock(owner_->mutex_);
     owner_->told_.levels[request->node()] = request->report();
+    owner_->RelayMasterPorts(request->report());
     owner_->told_.beats_ns[request->node()].push_back(SystemClock().MonoNs());
     for (const v1::PreparedSave& save : request->report().prepared()) owner_->Absorb(save);
     response->set_scheduler_epoch(owner_->epoch_);
@@ -55,6 +57,7 @@ class FakeScheduler::Service final : public v1::AgentLink::Service {
       if (event.kind() == v1::RankEvent::KIND_STOP_COMPLETE)
         owner_->told_.stop_levels[request->node()] = request->report();
     }
+    owner_->RelayMasterPorts(request->report());
     for (const v1::PreparedSave& save : request->prepared()) owner_->Absorb(save);
     owner_->changed_.NotifyAll();
     return grpc::Status::OK;
@@ -162,6 +165,22 @@ void FakeScheduler::OrderCommits() {
 void FakeScheduler::SetWitnesses(const std::vector<std::string>& addresses) {
   MutexLock lock(mutex_);
   witnesses_ = addresses;
+}
+
+// As the real one does: the other nodes of a job learn where its first node serves the ranks'
+// store.
+void FakeScheduler::RelayMasterPorts(const v1::NodeReport& report) {
+  for (const v1::JobOnNode& served : report.jobs()) {
+    if (served.master_port() == 0) continue;
+    for (auto& [node, jobs] : wanted_) {
+      const auto job = jobs.find(served.job());
+      if (job == jobs.end() || job->second.attempt() != served.attempt() ||
+          job->second.master_port() == served.master_port())
+        continue;
+      job->second.set_master_port(served.master_port());
+      ++version_;
+    }
+  }
 }
 
 void FakeScheduler::Want(const std::string& node, const v1::DesiredJob& job) {

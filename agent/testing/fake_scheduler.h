@@ -59,6 +59,7 @@ class FakeScheduler {
  private:
   class Service;
   v1::DesiredState StateOf(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RelayMasterPorts(const v1::NodeReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Absorb(const v1::PreparedSave& save) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OrderCommits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -60,6 +60,9 @@ void FillRun(const State& state, const JobFacts* facts, const records::JobRecord
   const auto first = state.nodes.find(job.status().placement().nodes(0).node());
   if (first != state.nodes.end()) out->set_rendezvous_address(first->second.address());
   if (facts == nullptr) return;
+  const auto serves = facts->nodes.find(job.status().placement().nodes(0).node());
+  if (serves != facts->nodes.end() && serves->second.attempt == job.last_run_attempt())
+    out->set_master_port(serves->second.master_port);
   out->set_newest_complete_step(facts->newest_complete_step);
   std::vector<uint32_t> ranks;
   for (const auto& rank : PlacementOn(job.status().placement(), node)->ranks())

@@ -53,6 +53,7 @@ struct NodeOfJob {
   bool ranks_ended = false;  // every rank it lists has ended
   std::string dirty_reason;
   uint64_t commits_written = 0;
+  uint32_t master_port = 0;  // where it serves the TCPStore of `attempt`; 0: it does not
   // Of the order to stop: whether it went out, and how many levels came since. A level alone is
   // believed from the second on, because the first may have been on its way already.
   bool stop_ordered = false;

@@ -152,7 +152,13 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
   known.known = true;
   known.clean = false;
   if (on_node.adopting()) return;  // unknown is not gone
+  const bool met_anew =
+      known.attempt != on_node.attempt() || known.master_port != on_node.master_port();
   known.attempt = on_node.attempt();
+  known.master_port = on_node.master_port();
+  if (met_anew && job.status().placement().nodes_size() > 1) {
+    for (const std::string& other : NodesOfJob(c, job)) c.dirty_nodes.insert(other);
+  }
   known.clean = on_node.clean();
   known.dirty_reason = on_node.dirty_reason();
   known.commits_written = on_node.commits_written();
