@@ -78,8 +78,9 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
   const std::string who =
       ranks.size() == 1 ? absl::StrCat("rank ", ranks[0]) : absl::StrCat(ranks.size(), " ranks");
   const std::string where = f.node.empty() ? "" : absl::StrCat(" on ", f.node);
-  const std::string step =
-      f.step > 0 ? absl::StrCat(" after step ", f.step) : " before its first step of this attempt";
+  const std::string step = f.step > 0    ? absl::StrCat(" after step ", f.step)
+                           : f.has_marks ? " before its first step of this attempt"
+                                         : "";
   switch (f.kind) {
     case FailureKind::kNodeLost:
       return absl::StrCat("node ", f.node, " was lost with ", who, step);

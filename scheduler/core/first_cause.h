@@ -35,6 +35,7 @@ struct RankFailure {
   int64_t at_mono_ns = 0;         // on the scheduler's clock: receipt minus reported age
   uint64_t step = 0;              // newest finished step of the attempt
   uint64_t start_step = 0;        // of the snapshot or checkpoint that the attempt started from
+  bool has_marks = true;          // it told its steps; else nothing is known of them
   bool start_is_program = false;  // kStartFailed: the command is at fault, not the node
   std::string message;            // last words
   std::string stderr_tail;

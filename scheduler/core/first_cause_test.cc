@@ -44,6 +44,16 @@ TEST(FirstCause, AKilledRankIsTheCauseAlthoughItsPeersReportFirst) {
   EXPECT_FALSE(cause.own_program);
 }
 
+TEST(FirstCause, OfAProgramWithoutMarksNoStepIsClaimed) {
+  RankFailure f;
+  f.rank = 1;
+  f.node = "n0";
+  f.exit_code = -SIGKILL;
+  EXPECT_THAT(NameFirstCause({f}, true).what, HasSubstr("before its first step of this attempt"));
+  f.has_marks = false;
+  EXPECT_EQ(NameFirstCause({f}, true).what, "rank 1 on n0 ended with signal 9 (Killed)");
+}
+
 TEST(FirstCause, AStrongEndLongAfterTheFirstFailureIsNotItsCause) {
   const Cause cause = NameFirstCause({Exit(0, 3, 1000), Exit(1, -SIGKILL, 2600)}, true);
   EXPECT_THAT(cause.ranks, ElementsAre(0));

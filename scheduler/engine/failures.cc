@@ -119,6 +119,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.oom_killed = f.oom_killed;
       failure.step = f.step;
       failure.start_step = job.status().start_point().ref().step();
+      failure.has_marks = f.hello;
       failure.start_is_program = f.start_is_program;
       failure.message = f.message;
       failure.stderr_tail = f.stderr_tail;
@@ -144,6 +145,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
     failure.kind = FailureKind::kExitedEarly;
     failure.at_mono_ns = f.ended_ns;
     failure.step = f.step;
+    failure.has_marks = f.hello;
     failure.message = f.message;
     failure.stderr_tail = f.stderr_tail;
     early.push_back(std::move(failure));
