@@ -99,6 +99,7 @@ absl::Status ApplyFlags(const Submission& s, v1::JobSpec* spec) {
   flags.Add("--name", "name", s.name);
   flags.Add("--nodes", "nodes", s.nodes);
   flags.Add("--gpus-per-node", "gpus_per_node", s.gpus_per_node);
+  flags.Add("--ranks-per-node", "ranks_per_node", s.ranks_per_node);
   flags.Add("--restarts", "restarts_max", s.restarts);
   flags.Add("--snapshot-every", "snapshot_every_steps", s.snapshot_every);
   flags.Add("--persist-every", "persist_every_steps", s.persist_every);
@@ -192,7 +193,7 @@ absl::Status CheckTrainer(const v1::JobSpec& spec) {
                       " was not checked: ", worker.status().message()));
     return absl::OkStatus();
   }
-  const uint64_t ranks = static_cast<uint64_t>(spec.nodes()) * std::max(1u, spec.gpus_per_node());
+  const uint64_t ranks = static_cast<uint64_t>(spec.nodes()) * proto::RanksPerNode(spec);
   auto result = RunProgram(
       {*worker, "--check", spec.trainer_config(), "--ranks", absl::StrCat(ranks)}, kTrainerCheckMs);
   if (!result.ok()) return Annotate(result.status(), "cannot check the trainer configuration");

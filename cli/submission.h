@@ -17,7 +17,7 @@ namespace holdfast::cli {
 struct Submission {
   std::string file;  // "-": stdin
   std::string name;
-  std::string nodes, gpus_per_node, restarts, snapshot_every, persist_every,
+  std::string nodes, gpus_per_node, ranks_per_node, restarts, snapshot_every, persist_every,
       priority;                                            // whole numbers
   std::string grace, time_limit, fence_after, hang_limit;  // durations
   std::string log_bytes;

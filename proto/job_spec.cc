@@ -34,6 +34,7 @@ constexpr size_t kNameBytesMax = 63;
 constexpr NumberField kNumberFields[] = {
     {"nodes", NumberKind::kCount, 1, kNodesPerJobMax, true},
     {"gpus_per_node", NumberKind::kCount, 0, kRanksPerNodeMax, false},
+    {"ranks_per_node", NumberKind::kCount, 1, kRanksPerNodeMax, true},
     {"restarts_max", NumberKind::kCount, 0, kRestartsMaxLimit, false},
     {"snapshot_every_steps", NumberKind::kCount, 1, kStepsMax, true},
     {"persist_every_steps", NumberKind::kCount, 1, kStepsMax, true},
@@ -52,6 +53,11 @@ constexpr std::string_view kReservedEnvironment[] = {
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "HOLDFAST_JOB",
@@ -105,6 +111,14 @@ absl::Status CheckNumber(const char* name, int64_t value) {
 absl::Status CheckNumbers(const v1::JobSpec& s) {
   HF_RETURN_IF_ERROR(CheckNumber("nodes", s.nodes()));
   HF_RETURN_IF_ERROR(CheckNumber("gpus_per_node", s.gpus_per_node()));
+  HF_RETURN_IF_ERROR(CheckNumber("ranks_per_node", s.ranks_per_node()));
+  if (s.ranks_per_node() > 0 && s.gpus_per_node() > 0) {
+    return Bad("ranks_per_node",
+               absl::StrCat(s.ranks_per_node(), " beside gpus_per_node ", s.gpus_per_node(),
+                            ": each GPU has one rank; remove one of the two"));
+  }
+  if (s.ranks_per_node() > 1 && !s.trainer_config().empty())
+    return Bad("ranks_per_node", "the trainer runs one rank for each GPU; use gpus_per_node");
   HF_RETURN_IF_ERROR(CheckNumber("restarts_max", s.restarts_max()));
   HF_RETURN_IF_ERROR(CheckNumber("snapshot_every_steps", s.snapshot_every_steps()));
   HF_RETURN_IF_ERROR(CheckNumber("persist_every_steps", s.persist_every_steps()));
@@ -154,8 +168,7 @@ absl::Status CheckEnvironment(const v1::JobSpec& s) {
     }
     const std::string field = absl::StrCat("environment.", name);
     HF_RETURN_IF_ERROR(CheckText(field, value));
-    if (std::find(std::begin(kReservedEnvironment), std::end(kReservedEnvironment), name) !=
-        std::end(kReservedEnvironment)) {
+    if (IsReservedEnvironment(name)) {
       return Bad(field, "is set by Holdfast for each rank; remove it");
     }
     if (name == "CUDA_VISIBLE_DEVICES" && s.gpus_per_node() > 0) {
@@ -304,6 +317,15 @@ absl::Status ValidateJobSpec(v1::JobSpec* spec) {
   FillDefaults(spec);
   HF_RETURN_IF_ERROR(CheckSaving(*spec));
   return CheckRest(*spec);
+}
+
+bool IsReservedEnvironment(std::string_view name) {
+  return std::find(std::begin(kReservedEnvironment), std::end(kReservedEnvironment), name) !=
+         std::end(kReservedEnvironment);
+}
+
+uint32_t RanksPerNode(const v1::JobSpec& spec) {
+  return spec.gpus_per_node() > 0 ? spec.gpus_per_node() : std::max(1u, spec.ranks_per_node());
 }
 
 }  // namespace holdfast::proto

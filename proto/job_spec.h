@@ -23,6 +23,12 @@ absl::StatusOr<v1::JobSpec> ParseJobYaml(std::string_view text, std::string_view
 // interval, ...) and fills in defaults. Errors name field, value and what is allowed.
 absl::Status ValidateJobSpec(v1::JobSpec* spec);
 
+// Set for every rank by Holdfast: a job that sets it is refused.
+bool IsReservedEnvironment(std::string_view name);
+
+// One for each GPU; without GPUs as many as asked for, else one.
+uint32_t RanksPerNode(const v1::JobSpec& spec);
+
 }  // namespace holdfast::proto
 
 #endif  // HOLDFAST_PROTO_JOB_SPEC_H_

@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "proto/job_spec.h"
 #include "proto/text.h"
 
 namespace holdfast::cli {
@@ -100,7 +101,8 @@ std::string TextOf(const v1::JobStatus& job, const v1::ListCheckpointsResponse& 
   facts.Add("state",
             absl::StrCat(Short(job.state()), job.reason().empty() ? "" : ": ", job.reason()));
   facts.Add("runs", WhatRuns(spec));
-  facts.Add("asks for", absl::StrCat(spec.nodes(), " nodes, ", spec.gpus_per_node(), " GPUs each"));
+  facts.Add("asks for", absl::StrCat(spec.nodes(), " nodes, ", proto::RanksPerNode(spec),
+                                     " ranks and ", spec.gpus_per_node(), " GPUs each"));
   if (job.attempt() > 0)
     facts.Add("attempt", absl::StrCat(job.attempt(), ", started from ", Text(job.start_point())));
   if (job.step() > 0)

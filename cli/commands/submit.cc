@@ -63,6 +63,7 @@ void AddSpecOptions(Verb verb, Submission* s) {
   verb.Option("--nodes", &s->nodes, "how many (default 1)");
   verb.Option("--gpus-per-node", &s->gpus_per_node,
               "one rank for each; 0 (default): one rank a node");
+  verb.Option("--ranks-per-node", &s->ranks_per_node, "without GPUs: how many ranks (default 1)");
   verb.Option("--trainer", &s->trainer,
               "configuration of the native trainer, instead of a command");
   verb.Option("--workdir", &s->working_directory, "where the ranks start (default: here)");

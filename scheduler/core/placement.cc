@@ -12,10 +12,14 @@ namespace {
 
 constexpr size_t kNodesInReasonMax = 8;
 
+uint32_t RanksPerNode(const PlacementRequest& request) {
+  return request.gpus_per_node > 0 ? request.gpus_per_node : std::max(1u, request.ranks_per_node);
+}
+
 bool Fits(const PlacementRequest& request, const PlacementNode& node) {
   if (!node.ready) return false;
   if (request.gpus_per_node == 0)
-    return node.ranks_placed < static_cast<uint32_t>(kRanksPerNodeMax);
+    return node.ranks_placed + RanksPerNode(request) <= static_cast<uint32_t>(kRanksPerNodeMax);
   return node.free.size() >= request.gpus_per_node;
 }
 
@@ -23,8 +27,7 @@ void AddNode(const PlacementRequest& request, const PlacementNode& node, uint32_
              v1::Placement* out) {
   v1::NodePlacement* placed = out->add_nodes();
   placed->set_node(node.name);
-  const uint32_t ranks = std::max(1u, request.gpus_per_node);
-  for (uint32_t local = 0; local < ranks; ++local) {
+  for (uint32_t local = 0; local < RanksPerNode(request); ++local) {
     v1::RankPlacement* rank = placed->add_ranks();
     rank->set_rank((*next_rank)++);
     rank->set_local_rank(local);
@@ -58,7 +61,11 @@ std::string WhatWouldFit(const PlacementRequest& request, const std::vector<Plac
 
 std::string Reason(const PlacementRequest& request, const std::vector<PlacementNode>& nodes) {
   std::string text = absl::StrCat("needs ", request.nodes, " node(s)");
-  if (request.gpus_per_node > 0) absl::StrAppend(&text, " x ", request.gpus_per_node, " GPU(s)");
+  if (request.gpus_per_node > 0) {
+    absl::StrAppend(&text, " x ", request.gpus_per_node, " GPU(s)");
+  } else if (request.ranks_per_node > 1) {
+    absl::StrAppend(&text, " x ", request.ranks_per_node, " rank(s) of at most ", kRanksPerNodeMax);
+  }
   if (nodes.empty()) return absl::StrCat(text, "; no node is registered");
   size_t shown = 0;
   for (const PlacementNode& node : nodes) {

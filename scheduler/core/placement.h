@@ -29,7 +29,8 @@ struct PlacementNode {
 
 struct PlacementRequest {
   uint32_t nodes = 1;
-  uint32_t gpus_per_node = 0;  // 0: one rank a node, no device
+  uint32_t gpus_per_node = 0;   // one rank for each; 0: ranks without a device
+  uint32_t ranks_per_node = 1;  // when gpus_per_node is 0
   // Node of each group rank in the placement before, if any. A node that still fits keeps its
   // place, so that its ranks find their snapshots in its memory.
   std::vector<std::string> preferred;

@@ -114,6 +114,7 @@ PlacementRequest RequestOf(const records::JobRecord& job) {
   PlacementRequest request;
   request.nodes = std::max(1u, job.status().spec().nodes());
   request.gpus_per_node = job.status().spec().gpus_per_node();
+  request.ranks_per_node = std::max(1u, job.status().spec().ranks_per_node());
   for (const auto& node : job.status().placement().nodes())
     request.preferred.push_back(node.node());
   return request;

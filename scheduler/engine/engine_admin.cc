@@ -86,9 +86,10 @@ uint64_t CreateJob(Cycle& c, const v1::JobSpec& spec) {
   job->set_store(spec.store().empty() ? c.options.default_store : spec.store());
   c.job_facts(status->id()).queued_since_ns = c.now.mono_ns;
   c.queue_dirty = true;
-  AddJobEvent(c, *job, "job.submitted",
-              absl::StrCat(status->spec().name(), ": ", std::max(1u, spec.nodes()), " node(s) x ",
-                           spec.gpus_per_node(), " GPU(s)"));
+  AddJobEvent(
+      c, *job, "job.submitted",
+      absl::StrCat(status->spec().name(), ": ", std::max(1u, spec.nodes()), " node(s) x ",
+                   proto::RanksPerNode(spec), " rank(s), ", spec.gpus_per_node(), " GPU(s) each"));
   return status->id();
 }
 
