@@ -58,6 +58,7 @@ void AddAll(CLI::App* app, Invocation* invocation) {
   AddUp(app, invocation);
   AddDown(app, invocation);
   AddSubmit(app, invocation);
+  AddRun(app, invocation);
   AddPs(app, invocation);
   AddDescribe(app, invocation);
   AddLogs(app, invocation);
@@ -150,6 +151,14 @@ int RunApp(int argc, char** argv) {
   } else if (first == "help") {
     if (argc > 2) args.emplace_back(argv[2]);
     args.emplace_back("--help");
+    argc = 1;
+  }
+  // torchrun's command line is its own language: the first word that is no flag ends the flags.
+  if (first == "run") {
+    args.emplace_back("run");
+    if (argc > 2 && (std::string_view(argv[2]) == "-h" || std::string_view(argv[2]) == "--help"))
+      args.emplace_back("--help");
+    invocation.command.assign(argv + 2, argv + argc);
     argc = 1;
   }
   for (int i = 1; i < argc; ++i) {

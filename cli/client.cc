@@ -140,6 +140,11 @@ bool InterruptGuard::interrupted() const {
   return shared_->interrupted;
 }
 
+void InterruptGuard::Rearm() {
+  const MutexLock lock(shared_->mutex);
+  shared_->interrupted = false;
+}
+
 void InterruptGuard::Pause(int64_t ms) {
   const SystemClock clock;
   const int64_t end = clock.MonoNs() + ms * kNsPerMs;

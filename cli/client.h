@@ -98,6 +98,8 @@ class InterruptGuard {
   // The context to cancel; null for none. Cancels at once when the interrupt has come already.
   void Watch(grpc::ClientContext* context);
   bool interrupted() const;
+  // Waits for the next one, after one was seen.
+  void Rearm();
   // Sleeps, but an interrupt ends it.
   void Pause(int64_t ms);
 

@@ -43,6 +43,7 @@ void AddLogs(CLI::App* app, Invocation* invocation);
 void AddNodes(CLI::App* app, Invocation* invocation);
 void AddPs(CLI::App* app, Invocation* invocation);
 void AddRestart(CLI::App* app, Invocation* invocation);
+void AddRun(CLI::App* app, Invocation* invocation);
 void AddSave(CLI::App* app, Invocation* invocation);
 void AddSubmit(CLI::App* app, Invocation* invocation);
 void AddUncordon(CLI::App* app, Invocation* invocation);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -320,13 +321,20 @@ bool Supervisor::NoneRuns() const {
 void Supervisor::Sleep() {
   const int64_t left_ns = std::max<int64_t>(0, wake_ns_ - clock_.MonoNs());
   const bool watch_caller = phase_ == Phase::kStarting && config_.alive_fd >= 0;
+  const bool watch_owner = phase_ == Phase::kUp || phase_ == Phase::kStarting;
   pollfd fds[] = {{signals_.get(), POLLIN, 0},
                   {notify_.get(), POLLIN, 0},
-                  {watch_caller ? config_.alive_fd : -1, 0, 0}};
-  const int ready = ::poll(fds, 3, static_cast<int>((left_ns + kNsPerMs - 1) / kNsPerMs));
+                  {watch_caller ? config_.alive_fd : -1, 0, 0},
+                  {watch_owner ? config_.caller_fd : -1, 0, 0}};
+  const int ready =
+      ::poll(fds, std::size(fds), static_cast<int>((left_ns + kNsPerMs - 1) / kNsPerMs));
   if (ready > 0 && (fds[2].revents & (POLLERR | POLLHUP)) != 0) {
     GiveUp(absl::CancelledError("whoever started up went away before all was ready"),
            kExitInterrupted);
+  }
+  if (ready > 0 && (fds[3].revents & (POLLERR | POLLHUP)) != 0 && watch_owner) {
+    config_.say("whoever runs this is gone: ending everything");
+    BeginCancel();
   }
 }
 

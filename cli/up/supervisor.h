@@ -34,7 +34,8 @@ struct SupervisorConfig {
       daemons;  // daemons[0] is ready before the others start, and ends after them
   std::vector<std::string> cancel_argv;  // what SIGINT runs first
   bool hang_up_ends = false;             // SIGHUP counts as SIGINT
-  int alive_fd = -1;  // a pipe's write end: when its reader goes before all is ready, give up
+  int alive_fd = -1;   // a pipe's write end: when its reader goes before all is ready, give up
+  int caller_fd = -1;  // a pipe's read end: when its writer goes, the same as SIGINT
   std::function<void()> on_ready;  // once, when every daemon is ready
   std::function<void(const std::string&)> say;
 };

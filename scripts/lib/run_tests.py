@@ -23,11 +23,15 @@ LONG = {
     "systemd": "scheduler and agent under a real systemd in a container",
     "debootstrap": "scripts/quickstart in a fresh Debian 12 root",
     "endurance": "the native job killed 20 times in a row, for each kind of fault",
+    "pytorch": "holdfast run and its store under a real PyTorch, ranks killed again and again",
     "leak": "50 short jobs, then a count of everything left behind",
 }
 # Folders that the tsan preset builds and tests: correct code under Debian's absl::Mutex and gRPC is reported as racy.
 TSAN_FOLDERS = ("base", "client", "ckpt", "scheduler")
 TSAN_TESTS_LEFT_OUT = r"daemon|server|grpc|rocks|scheduler_(e2e|service)"
+
+# A Python with this is made for `--long pytorch`, unless HOLDFAST_TORCH_PYTHON names one already.
+PYTORCH_PACKAGES = ("torch==2.15.0", "numpy")
 
 CLOSING = re.compile(r"^\d+% tests passed, \d+ tests failed out of \d+")
 LABEL_TIME = re.compile(r"^\s*(\S+)\s+=\s+([\d.]+) sec\*proc \((\d+) tests?\)")
@@ -83,6 +87,23 @@ def run_ctest(command, directory, outcome):
     outcome.failed = process.wait() != 0 or outcome.failed
 
 
+def pytorch_python():
+    """The Python of `--long pytorch`: what HOLDFAST_TORCH_PYTHON says, else an environment in the cache, made once."""
+    named = os.environ.get("HOLDFAST_TORCH_PYTHON")
+    if named:
+        return named
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.path.join(cache, "holdfast", "pytorch-" + PYTORCH_PACKAGES[0].rpartition("=")[2])
+    python, done = os.path.join(folder, "bin", "python"), os.path.join(folder, "complete")
+    if not os.path.exists(done):
+        build.say(f"making a Python environment with {' '.join(PYTORCH_PACKAGES)} in {folder}")
+        build.run([sys.executable, "-m", "venv", "--clear", folder])
+        build.run([python, "-m", "pip", "install", "--quiet", *PYTORCH_PACKAGES])
+        with open(done, "w", encoding="utf-8"):
+            pass
+    return python
+
+
 def test_folders(options, directory):
     if options.preset != "tsan":
         return [directory]
@@ -117,6 +138,8 @@ def main():
         build.install()
         targets = [f"{name}/all" for name in TSAN_FOLDERS] if options.preset == "tsan" else ()
         directory = build.build(options.preset, targets)
+        if options.long == "pytorch":
+            os.environ["HOLDFAST_TORCH_PYTHON"] = pytorch_python()
     except build.StepFailed as failure:
         build.say(f"error: {failure}")
         return 1

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_request.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/limits.h"
+#include "base/status.h"
+
+namespace holdfast::cli {
+namespace {
+
+constexpr int kGpusLookedFor = 64;
+
+enum class Meaning {
+  kNodes,
+  kRanks,
+  kMaxRestarts,
+  kRole,
+  kShownRanks,
+  kState,
+  kName,
+  kGrace,
+  kTimeLimit,
+  kModule,
+  kNoPython,
+  kNodeRank,
+  kNoEffect,  // taken, and said to have none
+  kImplied,   // what it asks for is always so: nothing to say
+};
+
+struct Flag {
+  const char* name;  // with dashes
+  bool takes_value;
+  Meaning meaning;
+  const char* why = "";
+};
+
+constexpr char kFreshPort[] = "each attempt meets at a fresh port that Holdfast serves itself";
+constexpr char kEvents[] = "ends of ranks are noticed by event, not by looking again";
+constexpr char kLogs[] = "logs are kept under the state directory (--state), one file a rank";
+
+constexpr Flag kFlags[] = {
+    {"--nnodes", true, Meaning::kNodes},
+    {"--nproc-per-node", true, Meaning::kRanks},
+    {"--max-restarts", true, Meaning::kMaxRestarts},
+    {"--role", true, Meaning::kRole},
+    {"--local-ranks-filter", true, Meaning::kShownRanks},
+    {"--state", true, Meaning::kState},
+    {"--name", true, Meaning::kName},
+    {"--grace", true, Meaning::kGrace},
+    {"--time-limit", true, Meaning::kTimeLimit},
+    {"--module", false, Meaning::kModule},
+    {"-m", false, Meaning::kModule},
+    {"--no-python", false, Meaning::kNoPython},
+    {"--node-rank", true, Meaning::kNodeRank},
+    {"--standalone", false, Meaning::kImplied},
+    {"--run-path", false, Meaning::kImplied},
+    {"--rdzv-backend", true, Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-endpoint", true, Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-id", true, Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-conf", true, Meaning::kNoEffect, kFreshPort},
+    {"--master-addr", true, Meaning::kNoEffect, kFreshPort},
+    {"--master-port", true, Meaning::kNoEffect, kFreshPort},
+    {"--local-addr", true, Meaning::kNoEffect, kFreshPort},
+    {"--monitor-interval", true, Meaning::kNoEffect, kEvents},
+    {"--start-method", true, Meaning::kNoEffect, "ranks are always started by exec"},
+    {"--event-log-handler", true, Meaning::kNoEffect, "see `holdfast events`"},
+    {"--logs-specs", true, Meaning::kNoEffect, kLogs},
+    {"--log-dir", true, Meaning::kNoEffect, kLogs},
+    {"--redirects", true, Meaning::kNoEffect, kLogs},
+    {"-r", true, Meaning::kNoEffect, kLogs},
+    {"--tee", true, Meaning::kNoEffect, kLogs},
+    {"-t", true, Meaning::kNoEffect, kLogs},
+};
+
+const Flag* FindFlag(std::string name) {
+  if (name.rfind("--", 0) == 0) std::replace(name.begin(), name.end(), '_', '-');
+  const auto found = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                  [&](const Flag& flag) { return name == flag.name; });
+  return found == std::end(kFlags) ? nullptr : found;
+}
+
+absl::Status Bad(const std::string& flag, const std::string& value, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", value, "\" is ", what));
+}
+
+absl::Status ReadNumber(const std::string& flag, const std::string& value, uint32_t low,
+                        uint32_t high, uint32_t* out) {
+  if (absl::SimpleAtoi(value, out) && *out >= low && *out <= high) return absl::OkStatus();
+  return Bad(flag, value, absl::StrCat("not a whole number from ", low, " to ", high));
+}
+
+absl::Status ReadRanks(const std::string& flag, const std::string& value,
+                       const MachineSize& machine, uint32_t* out) {
+  const auto limit = static_cast<uint32_t>(kRanksPerNodeMax);
+  if (value == "gpu" && machine.gpus == 0)
+    return Bad(flag, value, "not possible: this machine shows no GPU (/dev/nvidia0)");
+  if (value == "gpu" || (value == "auto" && machine.gpus > 0)) {
+    *out = std::min(machine.gpus, limit);
+    return absl::OkStatus();
+  }
+  if (value == "cpu" || value == "auto") {
+    *out = std::min(machine.cpus, limit);
+    return absl::OkStatus();
+  }
+  uint32_t ranks = 0;
+  if (!absl::SimpleAtoi(value, &ranks) || ranks == 0 || ranks > limit)
+    return Bad(flag, value, absl::StrCat("not auto, gpu, cpu or a number from 1 to ", limit));
+  *out = ranks;
+  return absl::OkStatus();
+}
+
+absl::Status ReadNodes(const std::string& flag, const std::string& value) {
+  if (value == "1" || value == "1:1") return absl::OkStatus();
+  return Bad(
+      flag, value,
+      "not 1: `holdfast run` starts the ranks of one machine; for more, run an agent on each "
+      "(deploy/README.md) and use `holdfast submit --nodes`");
+}
+
+absl::Status ReadShownRanks(const std::string& flag, const std::string& value,
+                            std::vector<uint32_t>* out) {
+  for (const absl::string_view word : absl::StrSplit(value, ',', absl::SkipWhitespace())) {
+    uint32_t rank = 0;
+    HF_RETURN_IF_ERROR(ReadNumber(flag, std::string(word), 0, kRanksPerNodeMax - 1, &rank));
+    out->push_back(rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Take(const Flag& flag, const std::string& written, const std::string& value,
+                  const MachineSize& machine, RunRequest* out) {
+  uint32_t number = 0;
+  switch (flag.meaning) {
+    case Meaning::kNodes:
+      return ReadNodes(written, value);
+    case Meaning::kRanks:
+      return ReadRanks(written, value, machine, &out->ranks);
+    case Meaning::kMaxRestarts:
+      HF_RETURN_IF_ERROR(ReadNumber(written, value, 0, 1'000'000, &number));
+      out->max_restarts = number;
+      return absl::OkStatus();
+    case Meaning::kShownRanks:
+      return ReadShownRanks(written, value, &out->shown_ranks);
+    case Meaning::kNodeRank:
+      return ReadNumber(written, value, 0, 0, &number);
+    case Meaning::kRole:
+      out->role = value;
+      return absl::OkStatus();
+    case Meaning::kState:
+      out->state = value;
+      return absl::OkStatus();
+    case Meaning::kName:
+      out->name = value;
+      return absl::OkStatus();
+    case Meaning::kGrace:
+      out->grace = value;
+      return absl::OkStatus();
+    case Meaning::kTimeLimit:
+      out->time_limit = value;
+      return absl::OkStatus();
+    case Meaning::kModule:
+      out->module = true;
+      return absl::OkStatus();
+    case Meaning::kNoPython:
+      out->no_python = true;
+      return absl::OkStatus();
+    case Meaning::kNoEffect:
+      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));
+      return absl::OkStatus();
+    case Meaning::kImplied:
+      return absl::OkStatus();
+  }
+  return absl::InternalError("a flag without a meaning");
+}
+
+absl::Status Check(const RunRequest& request) {
+  if (request.program.empty()) {
+    return absl::InvalidArgumentError(
+        "no script; as in: holdfast run --nproc-per-node 4 train.py --epochs 3");
+  }
+  if (request.module && request.no_python)
+    return absl::InvalidArgumentError("--no-python: not together with --module");
+  for (const uint32_t rank : request.shown_ranks) {
+    if (rank >= request.ranks) {
+      return Bad("--local-ranks-filter", absl::StrCat(rank),
+                 absl::StrCat("not one of the ranks 0 to ", request.ranks - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FindInPath(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  for (const absl::string_view directory :
+       absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':', absl::SkipEmpty())) {
+    std::string candidate = absl::StrCat(directory, "/", name);
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return "";
+}
+
+absl::StatusOr<std::string> FindPython() {
+  if (const char* named = std::getenv("PYTHON_EXEC"); named != nullptr && *named != '\0')
+    return std::string(named);
+  // `python` first: in a virtual environment both are there, and outside one it is what the user
+  // calls python.
+  for (const char* name : {"python", "python3"}) {
+    if (std::string found = FindInPath(name); !found.empty()) return found;
+  }
+  return absl::NotFoundError(
+      "no python and no python3 in PATH; activate the environment, name one with PYTHON_EXEC, or "
+      "run a program of its own with --no-python");
+}
+
+}  // namespace
+
+MachineSize ReadMachineSize() {
+  MachineSize size;
+  while (size.gpus < kGpusLookedFor &&
+         ::access(absl::StrCat("/dev/nvidia", size.gpus).c_str(), F_OK) == 0)
+    ++size.gpus;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    size.cpus = static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+  return size;
+}
+
+absl::StatusOr<RunRequest> ParseRun(const std::vector<std::string>& arguments,
+                                    const MachineSize& machine) {
+  RunRequest request;
+  size_t i = 0;
+  for (; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') break;
+    const size_t equals = word.rfind("--", 0) == 0 ? word.find('=') : std::string::npos;
+    const std::string name = word.substr(0, equals);
+    const Flag* flag = FindFlag(name);
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag ", name,
+                       "; `holdfast run --help` lists them, and what is the "
+                       "script's own goes behind the script"));
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      if (!flag->takes_value) return Bad(name, word.substr(equals + 1), "not wanted: a flag alone");
+      value = word.substr(equals + 1);
+    } else if (flag->takes_value) {
+      if (i + 1 == arguments.size())
+        return absl::InvalidArgumentError(absl::StrCat(name, ": its value is missing"));
+      value = arguments[++i];
+    }
+    HF_RETURN_IF_ERROR(Take(*flag, name, value, machine, &request));
+  }
+  request.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end());
+  HF_RETURN_IF_ERROR(Check(request));
+  return request;
+}
+
+absl::StatusOr<std::vector<std::string>> CommandOf(const RunRequest& request) {
+  std::vector<std::string> command;
+  if (!request.no_python) {
+    HF_ASSIGN_OR_RETURN(const std::string python, FindPython());
+    command = {python, "-u"};
+    if (request.module) {
+      command.emplace_back("-m");
+    } else if (::access(request.program[0].c_str(), R_OK) != 0) {
+      return absl::NotFoundError(
+          absl::StrCat(request.program[0], ": no such script, or it cannot be read"));
+    }
+  }
+  command.insert(command.end(), request.program.begin(), request.program.end());
+  return command;
+}
+
+}  // namespace holdfast::cli
