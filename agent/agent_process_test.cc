@@ -15,6 +15,9 @@
 #include <fstream>
 #include <set>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "agent/process.h"
 #include "agent/testing/agent_harness.h"
 #include "base/clock.h"
@@ -392,6 +395,49 @@ TEST_F(AgentTest, TwoNodesMeetInOneStoreAndSurviveTheirAgents) {
   ExpectNoGaps();
   ASSERT_TRUE(
       Eventually([this] { return !CommittedSteps().empty() && CommittedSteps().back() == 40; }));
+  ForgetAndWait(job);
+}
+
+// Not the test rank: a shell is enough to see what a rank is given.
+TEST_F(AgentTest, RanksOfACommandMeetWhereTheFirstNodeServesAndAnewInEachAttempt) {
+  StartAgent("n0");
+  StartAgent("n1");
+  v1::DesiredJob job = Job(1, {"n0", "n1"}, 1, {});
+  job.mutable_spec()->clear_command();
+  const std::string out = dir_.path() + "/given";
+  for (const std::string& word :
+       {std::string("/bin/sh"), std::string("-c"),
+        "echo $RANK $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE >> " + out +
+            "; exec sleep 1000"})
+    job.mutable_spec()->add_command(word);
+  const auto lines = [&] {
+    std::vector<std::string> found =
+        absl::StrSplit(ReadSmallFile(out).value_or(""), '\n', absl::SkipEmpty());
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  Want(job);
+  ASSERT_TRUE(Eventually([&] { return lines().size() == 2; }));
+  const std::string port = std::vector<std::string>(absl::StrSplit(lines()[0], ' '))[2];
+  EXPECT_EQ(lines()[0], absl::StrCat("0 127.0.0.1 ", port, " True"));
+  EXPECT_EQ(lines()[1], absl::StrCat("1 127.0.0.1 ", port, " True"));
+  const auto serving = [&](const std::string& node) {
+    const auto report = scheduler_->told().levels[node];
+    return report.jobs_size() == 1 ? report.jobs(0).master_port() : 0;
+  };
+  KillAgent("n0");
+  StartAgent("n0");
+  ASSERT_TRUE(Eventually([&] { return scheduler_->told().registrations["n0"] == 2; }));
+  EXPECT_EQ(std::to_string(serving("n0")), port) << "a new agent still knows it";
+  EXPECT_EQ(serving("n1"), 0u);
+  StopAndWait(job, 1, v1::STOP_KIND_KILL);
+  job.set_attempt(2);
+  Want(job);
+  ASSERT_TRUE(Eventually([&] { return lines().size() == 4; }));
+  size_t with_old_port = 0;
+  for (const std::string& line : lines()) with_old_port += absl::StrContains(line, port) ? 1 : 0;
+  EXPECT_EQ(with_old_port, 2u) << "a port was used again";
+  StopAndWait(job, 2, v1::STOP_KIND_KILL);
   ForgetAndWait(job);
 }
 

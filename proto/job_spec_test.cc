@@ -144,6 +144,14 @@ TEST(JobYaml, BadFilesEachGetTheirExactError) {
       {"command: [a]\nsnapshot_every_steps: 3\npersist_every_steps: 10\n",
        "persist_every_steps: 10 is not a multiple of snapshot_every_steps (3): only steps with a "
        "snapshot can be persisted"},
+      {"command: [a]\nranks_per_node: 65\n",
+       "job.yaml:2: ranks_per_node: 65 is not a whole number from 1 to 64"},
+      {"command: [a]\ngpus_per_node: 2\nranks_per_node: 4\n",
+       "ranks_per_node: 4 beside gpus_per_node 2: each GPU has one rank; remove one of the two"},
+      {"trainer_config: /a.yaml\nranks_per_node: 2\n",
+       "ranks_per_node: the trainer runs one rank for each GPU; use gpus_per_node"},
+      {"command: [a]\nenvironment: {TORCHELASTIC_USE_AGENT_STORE: 1}\n",
+       "environment.TORCHELASTIC_USE_AGENT_STORE: is set by Holdfast for each rank; remove it"},
       {"command: [a]\nname: -rf\n",
        "name: \"-rf\" is not 1 to 63 of the characters A-Z a-z 0-9 . _ -, the first a letter or "
        "digit"},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -75,6 +76,22 @@ TEST(Placement, WithoutDevicesOneRankOnANode) {
   PlacementNode full = Node("n1", 0, 0);
   full.ranks_placed = 64;
   EXPECT_FALSE(Place(request, {Node("n0", 0, 0), full}).placed);
+}
+
+TEST(Placement, WithoutDevicesAsManyRanksOnANodeAsAreAskedFor) {
+  PlacementRequest request{.nodes = 2, .gpus_per_node = 0, .ranks_per_node = 3, .preferred = {}};
+  const PlacementResult result = Place(request, {Node("a", 0, 0), Node("b", 8, 8)});
+  ASSERT_TRUE(result.placed) << result.reason;
+  ASSERT_EQ(result.placement.nodes(1).ranks_size(), 3);
+  EXPECT_EQ(result.placement.nodes(1).ranks(2).rank(), 5u);
+  EXPECT_EQ(result.placement.nodes(1).ranks(2).local_rank(), 2u);
+  EXPECT_EQ(result.placement.nodes(1).ranks(2).device_id(), "");
+  PlacementNode full = Node("c", 0, 0);
+  full.ranks_placed = static_cast<uint32_t>(kRanksPerNodeMax) - 2;
+  const PlacementResult none = Place(request, {Node("a", 0, 0), full});
+  EXPECT_FALSE(none.placed);
+  EXPECT_THAT(none.reason, HasSubstr("needs 2 node(s) x 3 rank(s) of at most 64"));
+  EXPECT_THAT(none.reason, HasSubstr("c runs 62 rank(s)"));
 }
 
 TEST(Placement, CouldEverFitLooksAtAllDevices) {

@@ -41,6 +41,7 @@ struct FakeJob {
   std::map<uint32_t, std::vector<v1::SnapshotId>> arenas;
   std::map<std::pair<Point, uint32_t>, v1::PreparedSave> prepared;
   std::string dirty_reason;
+  uint32_t master_port = 0;  // set by a test: where this node serves the ranks' store
 };
 
 class FakeNode {

@@ -51,6 +51,7 @@ v1::NodeReport FakeNode::Report(int64_t now_ns) const {
     on_node->set_clean(clean);
     on_node->set_dirty_reason(job.dirty_reason);
     on_node->set_commits_written(job.commits_written);
+    on_node->set_master_port(job.master_port);
     for (const auto& [key, save] : job.prepared) *report.add_prepared() = save;
   }
   for (uint32_t i = 0; i < gpus_; ++i) {
