@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -82,7 +83,7 @@ TEST(DigestTest, CopyGivesTheDigestOfTheBytesAtEverySize) {
     for (size_t i = 0; i < bytes; ++i) from[i] = static_cast<char>(i * 31 >> 3);
     EXPECT_EQ(CopyAndDigest(to.data(), from.data(), bytes), DigestBytes(from.data(), bytes))
         << bytes;
-    EXPECT_EQ(std::memcmp(to.data(), from.data(), bytes), 0) << bytes;
+    EXPECT_TRUE(std::equal(from.begin(), from.end(), to.begin())) << bytes;
     EXPECT_EQ(to[bytes], 'x') << "wrote past the end";
   }
 }
