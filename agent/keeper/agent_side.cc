@@ -189,6 +189,7 @@ void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& 
     Note("chown of the socket: %s", strerror(errno));
   if (!spec.service.empty()) StartService(spec, fds.fds[1]);
   for (const rank::RankSpec& r : spec.ranks) StartRank(spec, r, m.request);
+  if (!AnyAlive()) SweepSoon();  // the service has nobody to serve, and no end of a rank will come
 }
 
 void Keeper::HandleSignal(Link* link, const Message& m) {

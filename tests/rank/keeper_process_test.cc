@@ -362,6 +362,23 @@ TEST_F(ServiceTest, OneThatEndsOrCannotStartLeavesTheRanksAlone) {
   Signal(agent.get(), SIGKILL, 0, 2);
 }
 
+TEST_F(ServiceTest, ItEndsWhenNoRankCouldBeStarted) {
+  auto agent = Attach();
+  rank::StartSpec spec = Shell(1, "sleep 1000");
+  spec.log_dir = "/no/such/directory";
+  spec.service = {"/bin/sh", "-c", "echo $$ >&3; exec sleep 1000"};
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd ours(ends[0]), theirs(ends[1]);
+  SendStart(agent.get(), spec, theirs.get());
+  ASSERT_NE(agent->ExpectOfRank(rank::kStartFailed, 0), nullptr);
+  EXPECT_TRUE(Eventually([&] {
+    const std::string children = ReadFile("/proc/" + std::to_string(keeper_) + "/task/" +
+                                          std::to_string(keeper_) + "/children");
+    return children.empty();
+  }));
+}
+
 TEST_F(ServiceTest, ASocketAndAServiceComeTogether) {
   auto agent = Attach();
   const UniqueFd socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
