@@ -47,6 +47,7 @@ int LogReader::Run() {
       Hint(absl::StrCat("holdfast: the scheduler at ", client_->endpoint(),
                         " is away; waiting for it"));
     told_ = !back.ok();
+    if (back.ok()) heard_ns = clock.MonoNs();  // silent ranks are no absent scheduler
     if (clock.MonoNs() - heard_ns > LimitMs() * kNsPerMs) return Fail(Broken());
     guard_->Pause(kRetryPauseMs);
   }

@@ -87,17 +87,22 @@ class StateDir {
 // The supervisor's process: ended, and waited for, with this object.
 class Cluster {
  public:
-  explicit Cluster(Background background) : background_(std::move(background)) {}
+  Cluster(Background background, std::string state)
+      : background_(std::move(background)), state_(std::move(state)) {}
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
   ~Cluster() {
     ::kill(background_.pid, SIGINT);  // TERM would leave jobs running
+    ::kill(background_.pid, SIGCONT);
     while (::waitpid(background_.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
+    // One that was killed took its daemons with it, but not what outlives daemons by design.
+    for (const KeeperProcess& keeper : LiveKeepers(state_)) ::kill(keeper.pid, SIGKILL);
   }
 
  private:
   Background background_;
+  const std::string state_;
 };
 
 std::string NameOf(const RunRequest& request) {
@@ -252,7 +257,8 @@ int RunJob(SchedulerClient* client, InterruptGuard* guard, const RunRequest& req
   const std::string id = ToString(JobId{submitted->job()});
   const Narrator narrator(client, id);
   const int shown = ShowToTheEnd(client, guard, request, id);
-  if (shown != kExitDone) return shown;
+  if (shown == kExitInterrupted) return shown;
+  // What could not be shown does not decide how the job ended.
   auto end = WaitForEnd(client, guard, id);
   if (!end.ok()) return Fail(end.status());
   if (end->state() != v1::JOB_STATE_DONE || end->restarts() > 0) {
@@ -279,7 +285,7 @@ int Run(const Invocation& invocation) {
   }
   int code = kExitDone;
   {
-    const Cluster cluster(*std::move(background));
+    const Cluster cluster(*std::move(background), state->path());
     InterruptGuard guard;
     SchedulerClient client(absl::StrCat("unix:", state->path(), "/scheduler.sock"),
                            kConnectMsDefault);
