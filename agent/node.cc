@@ -237,15 +237,11 @@ void Node::SetFences() {
 // own told; of one that is not, a job is made, so that the scheduler hears of it and can order its
 // end.
 void Node::LookForUnknown() {
-  std::vector<FoundProcess> found = FindKeepers(options_.KeepersDir() + "/");
-  for (FoundProcess& process : FindRankProcesses(options_.KeepersDir() + "/", ""))
-    found.push_back(std::move(process));
   std::vector<std::string> unknown;
-  for (const FoundProcess& process : found) {
+  for (const FoundProcess& process : FindKeepersAndRanks(options_.KeepersDir() + "/")) {
     const absl::StatusOr<JobId> id = ParseJobId(process.job);
     NodeJob* job = id.ok() ? FindJob(id->value) : nullptr;
-    if ((job != nullptr && job->Owns(process.pid)) || ReadProcessState(process.pid) == 'Z')
-      continue;
+    if (job != nullptr && job->Owns(process.pid)) continue;
     if (unknown.size() < kUnknownMax) {
       unknown.push_back(
           absl::StrCat("process ", process.pid, " (", process.comm, ") of ", process.job));

@@ -368,12 +368,8 @@ bool NodeJob::Owns(pid_t pid) const {
 }
 
 std::vector<FoundProcess> NodeJob::Strays() const {
-  std::vector<FoundProcess> strays = FindKeepers(dir_ + "/");
-  for (FoundProcess& process : FindRankProcesses(JoinPath(dir_, "sock"), ""))
-    strays.push_back(std::move(process));
-  std::erase_if(strays, [this](const FoundProcess& process) {
-    return Owns(process.pid) || ReadProcessState(process.pid) == 'Z';
-  });
+  std::vector<FoundProcess> strays = FindKeepersAndRanks(dir_ + "/");
+  std::erase_if(strays, [this](const FoundProcess& process) { return Owns(process.pid); });
   return strays;
 }
 

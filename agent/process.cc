@@ -61,6 +61,13 @@ bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& sta
   return true;
 }
 
+// /proc/<pid>/stat from the state on; empty when there is no such process.
+std::string StatBehindName(pid_t pid) {
+  const std::string stat = ReadSmallFile(ProcPath(pid, "stat")).value_or("");
+  const size_t close = stat.rfind(')');  // the name may hold anything, also ')'
+  return close == std::string::npos || close + 2 >= stat.size() ? "" : stat.substr(close + 2);
+}
+
 // By its arguments, as SpawnKeeper gives them: a keeper has no environment of a job.
 bool MatchesKeeper(pid_t pid, const std::string& directory_prefix, FoundProcess* out) {
   if (ReadComm(pid) != kKeeperComm) return false;
@@ -142,9 +149,8 @@ std::string ReadComm(pid_t pid) {
 }
 
 char ReadProcessState(pid_t pid) {
-  const std::string stat = ReadSmallFile(ProcPath(pid, "stat")).value_or("");
-  const size_t close = stat.rfind(')');  // the name may hold anything, also ')'
-  return close == std::string::npos || close + 2 >= stat.size() ? '\0' : stat[close + 2];
+  const std::string stat = StatBehindName(pid);
+  return stat.empty() ? '\0' : stat[0];
 }
 
 bool IsTraced(pid_t pid) {
@@ -172,9 +178,10 @@ std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
   });
 }
 
-std::vector<FoundProcess> FindKeepers(const std::string& directory_prefix) {
+std::vector<FoundProcess> FindKeepersAndRanks(const std::string& directory_prefix) {
   return FindProcesses([&](pid_t pid, FoundProcess* process) {
-    return MatchesKeeper(pid, directory_prefix, process);
+    return MatchesKeeper(pid, directory_prefix, process) ||
+           Matches(pid, directory_prefix, /*state_uuid=*/"", process);
   });
 }
 
@@ -182,10 +189,9 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
   // A chain of parents is short; the bound ends a walk over numbers that change under it.
   for (int generation = 0; generation < kGenerationsMax && pid > 1; ++generation) {
     if (pid == ancestor) return true;
-    const std::string stat = ReadSmallFile(ProcPath(pid, "stat")).value_or("");
-    const size_t close = stat.rfind(')');
-    if (close == std::string::npos || close + 4 >= stat.size()) return false;
-    pid = std::atoi(stat.c_str() + close + 4);  // ") S PPID ..."
+    const std::string stat = StatBehindName(pid);
+    if (stat.size() < 3) return false;
+    pid = std::atoi(stat.c_str() + 2);  // "S PPID ..."
   }
   return false;
 }

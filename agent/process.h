@@ -42,9 +42,9 @@ struct FoundProcess {
 // nodes can live on one machine.) `state_uuid` empty: any.
 std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
                                             const std::string& state_uuid);
-// Every keeper whose directory begins with `directory_prefix`, as if its environment named its job
-// and its socket.
-std::vector<FoundProcess> FindKeepers(const std::string& directory_prefix);
+// Every keeper whose directory, with a slash at its end, begins with `directory_prefix`, and every
+// process of a rank whose socket does; a keeper as if its environment named its job and its socket.
+std::vector<FoundProcess> FindKeepersAndRanks(const std::string& directory_prefix);
 // `ancestor` is `pid` itself or among its parents, as they are now.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
 // Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the

@@ -32,6 +32,12 @@ void AddEnv(std::vector<std::string>* env, std::string_view key, const std::stri
   env->push_back(absl::StrCat(absl::string_view(key.data(), key.size()), "=", value));
 }
 
+// A value that the job's own environment overrides.
+void AddDefault(const v1::JobSpec& spec, std::string_view key, const std::string& value,
+                std::vector<std::string>* env) {
+  if (!spec.environment().contains(std::string(key))) AddEnv(env, key, value);
+}
+
 // What torchrun gives its workers beside ranks and sizes (torch.distributed.run, "Environment
 // variables"), so that env:// and scripts that look find the same. The store is not rank 0's: every
 // rank is a client (TORCHELASTIC_USE_AGENT_STORE).
@@ -42,12 +48,10 @@ void AddTorchEnv(const v1::DesiredJob& job, const NodeFacts& facts, const v1::No
   AddEnv(env, "GROUP_WORLD_SIZE", std::to_string(job.placement().nodes_size()));
   AddEnv(env, "ROLE_WORLD_SIZE", std::to_string(WorldSize(job.placement())));
   AddEnv(env, "TORCHELASTIC_MAX_RESTARTS", std::to_string(spec.restarts_max()));
-  if (!spec.environment().contains("ROLE_NAME")) AddEnv(env, "ROLE_NAME", "default");
-  if (!spec.environment().contains("TORCH_NCCL_ASYNC_ERROR_HANDLING"))
-    AddEnv(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  AddDefault(spec, "ROLE_NAME", "default", env);
+  AddDefault(spec, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", env);
   // Several ranks that each start a thread for every core slow each other down.
-  if (here.ranks_size() > 1 && !spec.environment().contains("OMP_NUM_THREADS"))
-    AddEnv(env, "OMP_NUM_THREADS", "1");
+  if (here.ranks_size() > 1) AddDefault(spec, "OMP_NUM_THREADS", "1", env);
   if (facts.master_port == 0) return;
   AddEnv(env, "MASTER_PORT", std::to_string(facts.master_port));
   AddEnv(env, "TORCHELASTIC_USE_AGENT_STORE", "True");
@@ -58,8 +62,8 @@ std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& f
   std::vector<std::string> env;
   // LibTorch registers its operators in several hundred thousand small allocations before main():
   // with huge pages for them a native rank is up a sixth sooner. The user may say otherwise.
-  if (job.spec().command_size() == 0 && !job.spec().environment().contains(kMallocTunables))
-    AddEnv(&env, kMallocTunables, "glibc.malloc.hugetlb=1");
+  if (job.spec().command_size() == 0)
+    AddDefault(job.spec(), kMallocTunables, "glibc.malloc.hugetlb=1", &env);
   // The user's before ours: what we promise to a rank wins.
   for (const auto& [key, value] : job.spec().environment()) AddEnv(&env, key, value);
   const std::string id = ToString(JobId{job.job()});

@@ -81,6 +81,21 @@ int BecomeUser(const rank::StartSpec& spec) {
   return 0;
 }
 
+// What a child of the keeper does first, and, once its descriptors are in place, before exec.
+void BeginChild(pid_t keeper) {
+  setsid();
+  DieWithKeeper(keeper);
+  ResetSignals();
+}
+
+// Returns 0 or an errno.
+int BecomeWhoItRunsAs(pid_t keeper, const rank::StartSpec& spec, const InheritedLimits& limits) {
+  RestoreLimits(limits);
+  if (const int error = BecomeUser(spec); error != 0) return error;
+  DieWithKeeper(keeper);  // changing credentials cleared it
+  return 0;
+}
+
 struct Child {
   pid_t keeper;
   int input, output, report;
@@ -90,17 +105,14 @@ struct Child {
 
 [[noreturn]] void RunChild(const Child& child, const rank::StartSpec& spec,
                            const InheritedLimits& limits) {
-  setsid();
-  DieWithKeeper(child.keeper);
-  ResetSignals();
+  BeginChild(child.keeper);
   if (dup2(child.input, 0) < 0 || dup2(child.output, 1) < 0 || dup2(child.output, 2) < 0) {
     Fail(child.report, rank::kStageLog, errno);
   }
   syscall(SYS_close_range, 3u, ~0u,
           CLOSE_RANGE_CLOEXEC);  // all are CLOEXEC already; this also covers what we inherited
-  RestoreLimits(limits);
-  if (const int error = BecomeUser(spec); error != 0) Fail(child.report, rank::kStageUser, error);
-  DieWithKeeper(child.keeper);  // changing credentials cleared it
+  if (const int error = BecomeWhoItRunsAs(child.keeper, spec, limits); error != 0)
+    Fail(child.report, rank::kStageUser, error);
   if (chdir(spec.cwd.c_str()) != 0) Fail(child.report, rank::kStageCwd, errno);
   environ = child.envp;
   execvp(child.argv[0], child.argv);
@@ -162,9 +174,7 @@ pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimit
   const pid_t keeper = getpid();
   const pid_t pid = fork();
   if (pid != 0) return pid < 0 ? -errno : pid;
-  setsid();
-  DieWithKeeper(keeper);
-  ResetSignals();
+  BeginChild(keeper);
   dup2(null_fd.get(), 0);
   dup2(null_fd.get(), 1);
   // Itself when it is that number already: then only the flag is to go.
@@ -174,13 +184,13 @@ pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimit
     _exit(kExitNotStarted);
   }
   syscall(SYS_close_range, static_cast<unsigned>(rank::kServiceFd) + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-  RestoreLimits(limits);
-  if (BecomeUser(spec) == 0) {
-    DieWithKeeper(keeper);
+  int error = BecomeWhoItRunsAs(keeper, spec, limits);
+  if (error == 0) {
     environ = envp.data();
     execv(argv[0], argv.data());
+    error = errno;
   }
-  dprintf(2, "service %s: %s\n", argv[0], strerror(errno));
+  dprintf(2, "service %s: %s\n", argv[0], strerror(error));
   _exit(kExitNotStarted);
 }
 
