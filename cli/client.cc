@@ -92,6 +92,13 @@ bool IsBroken(const absl::Status& status) {
           absl::StrContains(status.message(), "RST_STREAM"));
 }
 
+absl::StatusOr<v1::JobStatus> CancelJob(SchedulerClient* client, const std::string& job) {
+  v1::CancelJobRequest request;
+  request.set_idempotency_key(proto::NewIdempotencyKey());
+  request.set_job(job);
+  return client->Call(absl::StrCat("cancel ", job), &v1::Scheduler::Stub::CancelJob, request);
+}
+
 struct InterruptGuard::Shared {
   Mutex mutex;
   CondVar changed;

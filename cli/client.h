@@ -85,6 +85,9 @@ absl::Status ReadStream(grpc::ClientContext* context, grpc::ClientReader<Message
   return status;
 }
 
+// Orders the end of a job, named by id or by name; it ends later.
+absl::StatusOr<v1::JobStatus> CancelJob(SchedulerClient* client, const std::string& job);
+
 // Ctrl-C and SIGTERM while following: the current context is cancelled so that Read returns. One at
 // a time in a process; the signals are taken by a thread of this object's. Make it before the first
 // channel: gRPC's threads must inherit the blocked signals.

@@ -21,17 +21,12 @@ namespace {
 constexpr int kGpusLookedFor = 64;
 
 enum class Meaning {
+  kText,    // kept as it is, in `text`
+  kSwitch,  // sets `given`
   kNodes,
   kRanks,
   kMaxRestarts,
-  kRole,
   kShownRanks,
-  kState,
-  kName,
-  kGrace,
-  kTimeLimit,
-  kModule,
-  kNoPython,
   kNodeRank,
   kNoEffect,  // taken, and said to have none
   kImplied,   // what it asks for is always so: nothing to say
@@ -42,6 +37,8 @@ struct Flag {
   bool takes_value;
   Meaning meaning;
   const char* why = "";
+  std::string RunRequest::*text = nullptr;
+  bool RunRequest::*given = nullptr;
 };
 
 constexpr char kFreshPort[] = "each attempt meets at a fresh port that Holdfast serves itself";
@@ -52,15 +49,15 @@ constexpr Flag kFlags[] = {
     {"--nnodes", true, Meaning::kNodes},
     {"--nproc-per-node", true, Meaning::kRanks},
     {"--max-restarts", true, Meaning::kMaxRestarts},
-    {"--role", true, Meaning::kRole},
+    {"--role", true, Meaning::kText, "", &RunRequest::role},
     {"--local-ranks-filter", true, Meaning::kShownRanks},
-    {"--state", true, Meaning::kState},
-    {"--name", true, Meaning::kName},
-    {"--grace", true, Meaning::kGrace},
-    {"--time-limit", true, Meaning::kTimeLimit},
-    {"--module", false, Meaning::kModule},
-    {"-m", false, Meaning::kModule},
-    {"--no-python", false, Meaning::kNoPython},
+    {"--state", true, Meaning::kText, "", &RunRequest::state},
+    {"--name", true, Meaning::kText, "", &RunRequest::name},
+    {"--grace", true, Meaning::kText, "", &RunRequest::grace},
+    {"--time-limit", true, Meaning::kText, "", &RunRequest::time_limit},
+    {"--module", false, Meaning::kSwitch, "", nullptr, &RunRequest::module},
+    {"-m", false, Meaning::kSwitch, "", nullptr, &RunRequest::module},
+    {"--no-python", false, Meaning::kSwitch, "", nullptr, &RunRequest::no_python},
     {"--node-rank", true, Meaning::kNodeRank},
     {"--standalone", false, Meaning::kImplied},
     {"--run-path", false, Meaning::kImplied},
@@ -153,26 +150,11 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
       return ReadShownRanks(written, value, &out->shown_ranks);
     case Meaning::kNodeRank:
       return ReadNumber(written, value, 0, 0, &number);
-    case Meaning::kRole:
-      out->role = value;
+    case Meaning::kText:
+      out->*flag.text = value;
       return absl::OkStatus();
-    case Meaning::kState:
-      out->state = value;
-      return absl::OkStatus();
-    case Meaning::kName:
-      out->name = value;
-      return absl::OkStatus();
-    case Meaning::kGrace:
-      out->grace = value;
-      return absl::OkStatus();
-    case Meaning::kTimeLimit:
-      out->time_limit = value;
-      return absl::OkStatus();
-    case Meaning::kModule:
-      out->module = true;
-      return absl::OkStatus();
-    case Meaning::kNoPython:
-      out->no_python = true;
+    case Meaning::kSwitch:
+      out->*flag.given = true;
       return absl::OkStatus();
     case Meaning::kNoEffect:
       out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));

@@ -237,14 +237,7 @@ std::string DefaultName(const v1::JobSpec& s) {
       s.trainer_config().empty() ? (s.command_size() > 0 ? s.command(0) : "") : s.trainer_config();
   path = path.substr(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1);
   if (!s.trainer_config().empty()) path = path.substr(0, path.find_last_of('.'));
-  std::string name;
-  for (const char c : path.substr(0, kNameBytesMax)) {
-    const bool legal =
-        static_cast<unsigned char>(c) < 128 &&
-        (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-');
-    name.push_back(legal ? c : '-');
-  }
-  return IsValidName(name) && !ParseJobId(name).ok() ? name : "job";
+  return JobNameOf(path, "job");
 }
 
 void FillDefaults(v1::JobSpec* s) {
@@ -317,6 +310,17 @@ absl::Status ValidateJobSpec(v1::JobSpec* spec) {
   FillDefaults(spec);
   HF_RETURN_IF_ERROR(CheckSaving(*spec));
   return CheckRest(*spec);
+}
+
+std::string JobNameOf(std::string_view file, std::string_view otherwise) {
+  std::string name;
+  for (const char c : file.substr(0, kNameBytesMax)) {
+    const bool legal =
+        static_cast<unsigned char>(c) < 128 &&
+        (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-');
+    name.push_back(legal ? c : '-');
+  }
+  return IsValidName(name) && !ParseJobId(name).ok() ? name : std::string(otherwise);
 }
 
 bool IsReservedEnvironment(std::string_view name) {

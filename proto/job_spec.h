@@ -23,6 +23,9 @@ absl::StatusOr<v1::JobSpec> ParseJobYaml(std::string_view text, std::string_view
 // interval, ...) and fills in defaults. Errors name field, value and what is allowed.
 absl::Status ValidateJobSpec(v1::JobSpec* spec);
 
+// A legal job name made of a file's name, or `otherwise` when nothing of it will do.
+std::string JobNameOf(std::string_view file, std::string_view otherwise);
+
 // Set for every rank by Holdfast: a job that sets it is refused.
 bool IsReservedEnvironment(std::string_view name);
 

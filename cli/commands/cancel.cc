@@ -23,11 +23,7 @@ int Cancel(const Invocation& invocation, const std::string& job, bool wait) {
   InterruptGuard guard;
   auto client = OpenClient(invocation);
   if (!client.ok()) return Fail(client.status());
-  v1::CancelJobRequest request;
-  request.set_idempotency_key(proto::NewIdempotencyKey());
-  request.set_job(job);
-  auto status =
-      (*client)->Call(absl::StrCat("cancel ", job), &v1::Scheduler::Stub::CancelJob, request);
+  auto status = CancelJob(client->get(), job);
   if (!status.ok()) return Fail(status.status());
   const std::string id = ToString(JobId{status->id()});
   if (wait) return CancelAndWait(invocation, client->get(), &guard, id);

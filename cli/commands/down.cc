@@ -57,11 +57,7 @@ absl::StatusOr<std::vector<std::string>> CancelLiveJobs(SchedulerClient* client,
   Hint(absl::StrCat("cancelling ", absl::StrJoin(jobs, ", "), " (at most ", kCancelMs / 1000,
                     " s)"));
   for (const std::string& id : jobs) {
-    v1::CancelJobRequest request;
-    request.set_idempotency_key(proto::NewIdempotencyKey());
-    request.set_job(id);
-    const auto cancelled =
-        client->Call(absl::StrCat("cancel ", id), &v1::Scheduler::Stub::CancelJob, request);
+    const auto cancelled = CancelJob(client, id);
     // One that ended by itself in the meantime is refused; the wait below tells.
     if (!cancelled.ok() && ExitCodeOf(cancelled.status()) == kExitUnreachable)
       return cancelled.status();

@@ -14,7 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -108,13 +107,7 @@ class Cluster {
 std::string NameOf(const RunRequest& request) {
   if (!request.name.empty()) return request.name;
   const std::string file = std::filesystem::path(request.program[0]).filename().string();
-  std::string name;
-  for (const char c : file.substr(0, kNameCharsMax))
-    name.push_back(absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-                           c == '-'
-                       ? c
-                       : '-');
-  return IsValidName(name) && !ParseJobId(name).ok() ? name : "run";
+  return proto::JobNameOf(file.substr(0, kNameCharsMax), "run");
 }
 
 // All of the caller's environment, as torchrun passes it on, but what is the rank's own.
@@ -146,15 +139,8 @@ absl::StatusOr<v1::JobSpec> SpecOf(const RunRequest& request) {
 absl::StatusOr<Background> StartCluster(const std::string& state) {
   const RunDir run_dir(state);
   const UpOptions options;
-  HF_RETURN_IF_ERROR(run_dir.Prepare(options.nodes));
-  HF_ASSIGN_OR_RETURN(UniqueFd lock, run_dir.Lock());
-  HF_RETURN_IF_ERROR(run_dir.CheckNothingIsHeld());
-  HF_RETURN_IF_ERROR(WriteDevices(state, options).status());
-  SupervisorConfig config;
-  HF_ASSIGN_OR_RETURN(config.daemons, DaemonsOf(state, options));
-  config.cancel_argv = {"/proc/self/exe", "down", "--jobs-only", "--state", state};
-  return StartInBackground(run_dir, std::move(config), std::move(lock), options.nodes,
-                           /*ends_with_caller=*/true);
+  HF_ASSIGN_OR_RETURN(PreparedUp up, PrepareUp(run_dir, options));
+  return StartInBackground(run_dir, std::move(up), options.nodes, /*ends_with_caller=*/true);
 }
 
 // Tells on stderr, beside the ranks' output, what happens to the job: until its object ends.
@@ -220,13 +206,6 @@ class Narrator {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
-
-absl::StatusOr<v1::JobStatus> CancelJob(SchedulerClient* client, const std::string& id) {
-  v1::CancelJobRequest request;
-  request.set_idempotency_key(proto::NewIdempotencyKey());
-  request.set_job(id);
-  return client->Call(absl::StrCat("cancel ", id), &v1::Scheduler::Stub::CancelJob, request);
-}
 
 // Shows the output to its end. The first interrupt cancels the job (TERM, 10 s, KILL) and goes on
 // showing what its ranks still say; the second stops waiting.

@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "base/clock.h"
-#include "base/file_system.h"
-#include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
@@ -23,7 +11,6 @@
 #include "cli/up/plan.h"
 #include "cli/up/run_dir.h"
 #include "cli/up/supervisor.h"
-#include "cli/wait.h"
 
 namespace holdfast::cli {
 namespace {
@@ -32,13 +19,6 @@ struct UpInvocation {
   UpOptions options;
   bool daemonise = false;
 };
-
-absl::StatusOr<SupervisorConfig> MakeConfig(const RunDir& run_dir, const UpOptions& options) {
-  SupervisorConfig config;
-  HF_ASSIGN_OR_RETURN(config.daemons, DaemonsOf(run_dir.state(), options));
-  config.cancel_argv = {"/proc/self/exe", "down", "--jobs-only", "--state", run_dir.state()};
-  return config;
-}
 
 int Foreground(const RunDir& run_dir, SupervisorConfig config) {
   config.say = [](const std::string& text) { Hint(text); };
@@ -60,10 +40,9 @@ int Foreground(const RunDir& run_dir, SupervisorConfig config) {
   return code;
 }
 
-int Daemonise(const RunDir& run_dir, SupervisorConfig config, UniqueFd lock,
-              const UpOptions& options, bool json) {
-  auto background = StartInBackground(run_dir, std::move(config), std::move(lock), options.nodes,
-                                      /*ends_with_caller=*/false);
+int Daemonise(const RunDir& run_dir, PreparedUp up, const UpOptions& options, bool json) {
+  auto background =
+      StartInBackground(run_dir, std::move(up), options.nodes, /*ends_with_caller=*/false);
   if (!background.ok()) return Fail(background.status());
   if (json) {
     PrintLine(nlohmann::ordered_json{
@@ -87,17 +66,10 @@ int Up(const Invocation& invocation, UpInvocation up) {
   if (!up.options.bin_dir.empty())
     up.options.bin_dir = AbsolutePath(up.options.bin_dir, WorkingDirectory());
   const RunDir run_dir(*state);
-  if (const absl::Status bad = run_dir.Prepare(up.options.nodes); !bad.ok()) return Fail(bad);
-  auto lock = run_dir.Lock();
-  if (!lock.ok()) return Fail(lock.status());
-  if (const absl::Status held = run_dir.CheckNothingIsHeld(); !held.ok()) return Fail(held);
-  auto notes = WriteDevices(*state, up.options);
-  if (!notes.ok()) return Fail(notes.status());
-  for (const std::string& note : *notes) Hint(absl::StrCat("holdfast: ", note));
-  auto config = MakeConfig(run_dir, up.options);
-  if (!config.ok()) return Fail(config.status());
-  if (!up.daemonise) return Foreground(run_dir, *std::move(config));
-  return Daemonise(run_dir, *std::move(config), *std::move(lock), up.options, invocation.json);
+  auto prepared = PrepareUp(run_dir, up.options);
+  if (!prepared.ok()) return Fail(prepared.status());
+  if (!up.daemonise) return Foreground(run_dir, std::move(prepared->config));
+  return Daemonise(run_dir, *std::move(prepared), up.options, invocation.json);
 }
 
 }  // namespace

@@ -147,8 +147,20 @@ int RunSupervisor(const RunDir& run_dir, SupervisorConfig config, absl::Status* 
                                        : ExitCodeOf(*failure);
 }
 
-absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, SupervisorConfig config,
-                                             UniqueFd lock, int nodes, bool ends_with_caller) {
+absl::StatusOr<PreparedUp> PrepareUp(const RunDir& run_dir, const UpOptions& options) {
+  PreparedUp up;
+  HF_RETURN_IF_ERROR(run_dir.Prepare(options.nodes));
+  HF_ASSIGN_OR_RETURN(up.lock, run_dir.Lock());
+  HF_RETURN_IF_ERROR(run_dir.CheckNothingIsHeld());
+  HF_ASSIGN_OR_RETURN(const std::vector<std::string> notes, WriteDevices(run_dir.state(), options));
+  for (const std::string& note : notes) Hint(absl::StrCat("holdfast: ", note));
+  HF_ASSIGN_OR_RETURN(up.config.daemons, DaemonsOf(run_dir.state(), options));
+  up.config.cancel_argv = {"/proc/self/exe", "down", "--jobs-only", "--state", run_dir.state()};
+  return up;
+}
+
+absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
+                                             bool ends_with_caller) {
   int fds[2], owner[2] = {-1, -1};
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   UniqueFd reader(fds[0]);
@@ -162,10 +174,10 @@ absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, SupervisorCo
   if (out.pid == 0) {
     reader.Reset();
     out.owner.Reset();
-    BeTheDaemon(run_dir, std::move(config), std::move(writer), std::move(owner_ends));
+    BeTheDaemon(run_dir, std::move(up.config), std::move(writer), std::move(owner_ends));
   }
   writer.Reset();
-  lock.Reset();  // the child's copy keeps it held
+  up.lock.Reset();  // the child's copy keeps it held
   const auto [code, error] = ReadReport(reader.get());
   if (code != 0) {
     ::waitpid(out.pid, nullptr, 0);
