@@ -56,14 +56,17 @@ uint32_t Rung(const v1::Placement& before, const v1::Placement& after) {
   return 2;
 }
 
-void NoteRestart(records::JobRecord* job, const v1::Placement& placement,
+void NoteRestart(const JobFacts& facts, records::JobRecord* job, const v1::Placement& placement,
                  const v1::StartPoint& start) {
   job->mutable_status()->set_restarts(job->status().restarts() + 1);
   v1::Incident* incident = OpenIncident(job);
   if (incident == nullptr) return;
   if (incident->rung() != 5) incident->set_rung(Rung(job->status().placement(), placement));
   *incident->mutable_restored_from() = start;
-  const uint64_t reached = job->status().step();
+  // Ranks go on between the fault and their stop: what they finished then is lost too.
+  const uint64_t at_the_end =
+      facts.attempt == job->last_run_attempt() ? LargestStep(facts) : uint64_t{0};
+  const uint64_t reached = std::max(job->status().step(), at_the_end);
   incident->set_steps_lost(reached > start.ref().step() ? reached - start.ref().step() : 0);
 }
 
@@ -159,7 +162,7 @@ void StartAttempt(Cycle& c, uint64_t id, const v1::Placement& placement) {
   if (status->attempt() == job->last_run_attempt()) status->set_attempt(status->attempt() + 1);
   const v1::StartPoint start = ChooseStart(c, job, placement);
   const bool again = job->last_run_attempt() > 0;
-  if (again) NoteRestart(job, placement, start);
+  if (again) NoteRestart(c.job_facts(id), job, placement, start);
   MarkDirty(c, *job);  // nodes of the old placement
   TakeDevices(c, job, placement);
   *status->mutable_placement() = placement;

@@ -141,6 +141,22 @@ TEST(EngineSave, AnOrderForWhichThereWasNoRoomIsNotCountedAsSent) {
   EXPECT_FALSE(orders.at({1, 10}).delivered);
 }
 
+TEST(EngineSave, AStepFinishedBetweenAFaultAndTheStopIsCountedAsLost) {
+  FakeCluster c;
+  const uint64_t job = c.Submit(TrainerSpec());
+  c.Finish(job, 4, true, false);
+  for (const char* node : {"n0", "n1"}) c.node(node).obey_stops = false;
+  c.Exit(job, 2, -SIGKILL);
+  c.Pump();
+  ASSERT_EQ(c.StateOf(job), v1::JOB_STATE_RECOVERING);
+  c.node(c.NodeOf(job, 0)).jobs.at(job).ranks.at(0).step = 5;
+  for (const char* node : {"n0", "n1"}) c.node(node).obey_stops = true;
+  c.Pump();
+  ASSERT_EQ(c.Job(job).attempt(), 2u);
+  EXPECT_EQ(c.Job(job).start_point().ref().step(), 4u);
+  EXPECT_EQ(c.LastIncident(job).steps_lost(), 1u);
+}
+
 TEST(EngineSave, AManifestOfSomethingElseIsRefused) {
   FakeCluster c;
   const uint64_t job = c.Submit(TrainerSpec());
