@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,15 @@ namespace {
 constexpr int kUsage = 2;
 constexpr int kBacklog = 4096;
 
+bool ParseNumber(const char* text, long most, int* out) {
+  char* end = nullptr;
+  errno = 0;
+  const long number = std::strtol(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || number > most) return false;
+  *out = static_cast<int>(number);
+  return true;
+}
+
 int Complain(const char* what, int error) {
   std::fprintf(stderr, "holdfast-tcp-store: %s: %s\n", what, std::strerror(error));
   return 1;
@@ -33,12 +43,13 @@ holdfast::UniqueFd Bind(const std::string& text) {
   const size_t colon = text.rfind(':');
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  if (colon == std::string::npos ||
+  int port = 0;
+  if (colon == std::string::npos || !ParseNumber(text.c_str() + colon + 1, 65535, &port) ||
       ::inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1) {
     errno = EINVAL;
     return {};
   }
-  address.sin_port = htons(static_cast<uint16_t>(std::atoi(text.c_str() + colon + 1)));
+  address.sin_port = htons(static_cast<uint16_t>(port));
   holdfast::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t size = sizeof address;
   auto* plain = reinterpret_cast<sockaddr*>(&address);
@@ -73,9 +84,10 @@ int main(int argc, char** argv) {
                             {"help", no_argument, nullptr, 'h'},
                             {}};
   holdfast::UniqueFd listener;
-  int choice = 0;
+  int choice = 0, fd = -1;
   while ((choice = ::getopt_long(argc, argv, "", options, nullptr)) != -1) {
-    if (choice == 'l') listener = holdfast::UniqueFd(std::atoi(optarg));
+    if (choice == 'l' && !ParseNumber(optarg, INT_MAX, &fd)) choice = '?';
+    if (choice == 'l') listener = holdfast::UniqueFd(fd);
     if (choice == 'b') listener = Bind(optarg);
     if (choice == 'b' && !listener.valid()) return Complain(optarg, errno);
     if (choice == 'h' || choice == '?') {
@@ -93,6 +105,7 @@ int main(int argc, char** argv) {
     return Complain("--listen-fd", errno);
   if (listens == 0) return Complain("--listen-fd", EINVAL);
   RaiseDescriptors();
+  ::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more ends no job
   sigset_t end;
   sigemptyset(&end);
   sigaddset(&end, SIGTERM);

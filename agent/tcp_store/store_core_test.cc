@@ -148,7 +148,7 @@ TEST_F(StoreCoreTest, QueuesAreFirstInFirstOutAndWakeOneEach) {
   EXPECT_EQ(Own(Q(Query::kQueuePop, S("q"))), N<int64_t>(1) + S("y"));
   EXPECT_EQ(Own(Q(Query::kQueuePop, S("q"))), N<int64_t>(0));
   EXPECT_EQ(Own(Q(Query::kQueueLen, S("never"))), N<int64_t>(0));
-  EXPECT_EQ(core_.stored_bytes(), 0u);
+  EXPECT_EQ(core_.held_bytes(), 0u);
 }
 
 TEST_F(StoreCoreTest, AWaitForAQueueAndAKeyEndsInEitherOrder) {
@@ -215,9 +215,10 @@ TEST_F(StoreCoreTest, RequestsMayArriveInAnyPieces) {
 TEST_F(StoreCoreTest, WhoIsNoClientIsSentAway) {
   const std::pair<std::string, const char*> cases[] = {
       {"GET / HTTP/1.1\r\n", "not a client of TCPStore"},
-      {Set("k", "v"), "not a client of TCPStore"},
-      {Q(Query::kValidate, N<uint32_t>(1)), "wrong magic"},
+      {Set("k", "v"), "one of a PyTorch before 2.2"},
+      {Q(Query::kValidate, N<uint32_t>(1)), "the magic number is wrong"},
       {kHello + "\x63", "request type 99 is not known to this version"},
+      {kHello + "\x63", "TORCHELASTIC_USE_AGENT_STORE=False and a MASTER_PORT of its own"},
       {kHello + Q(Query::kGet, N<uint64_t>(kKeyBytesMax + 1)), "a key of 65537 bytes"},
       {kHello + Q(Query::kSet, S("k") + N<uint64_t>(UINT64_MAX)),
        "a value of 18446744073709551615"},
@@ -229,14 +230,122 @@ TEST_F(StoreCoreTest, WhoIsNoClientIsSentAway) {
     EXPECT_THAT(error_, HasSubstr(text));
   }
   EXPECT_EQ(core_.keys(), 0u);
+  EXPECT_EQ(core_.held_bytes(), 0u);
 }
 
-TEST_F(StoreCoreTest, StoredBytesAreCountedDownToNothing) {
+TEST_F(StoreCoreTest, HeldBytesAreCountedDownToNothing) {
   Own(Set("key", "value") + Q(Query::kAppend, S("key") + S("!!")) + Set("key", "x"));
-  EXPECT_EQ(core_.stored_bytes(), 4u);
+  EXPECT_EQ(core_.held_bytes(), 4u + kEntryBytes);
   Own(Q(Query::kAdd, S("n") + N<int64_t>(100)) + Q(Query::kDelete, S("n")) +
       Q(Query::kDelete, S("key")));
-  EXPECT_EQ(core_.stored_bytes(), 0u);
+  EXPECT_EQ(core_.held_bytes(), 0u);
+  Own(Q(Query::kSet, S("half")));
+  EXPECT_EQ(core_.input_bytes(), 13u);
+  Send(2, Wait({"a", "b"}));
+  EXPECT_EQ(core_.held_bytes(), 2 * (1 + kEntryBytes));
+  core_.Disconnected(1);
+  core_.Disconnected(2);
+  EXPECT_EQ(core_.held_bytes(), 0u);
+  EXPECT_EQ(core_.input_bytes(), 0u);
+  Send(3, Wait({"a", "b"}));
+  Send(3, Q(Query::kCancelWait));
+  EXPECT_EQ(core_.held_bytes(), 0u);
+}
+
+TEST_F(StoreCoreTest, AddTakesTheNumberAtTheFrontAsTheRealServerDoes) {
+  const auto add = [this](const char* text) {
+    return Own(Set("n", text) + Q(Query::kAdd, S("n") + N<int64_t>(1)));
+  };
+  EXPECT_EQ(add(" 12"), N<int64_t>(13));
+  EXPECT_EQ(add("+7"), N<int64_t>(8));
+  EXPECT_EQ(add("-3 apples"), N<int64_t>(-2));
+  EXPECT_EQ(add("1e9"), N<int64_t>(2));
+  for (const char* text : {"", " ", "+-3", "x1", "99999999999999999999"}) {
+    Send(9, kHello + Set("n", text) + Q(Query::kAdd, S("n") + N<int64_t>(1)));
+    EXPECT_FALSE(good_) << text;
+  }
+}
+
+// What a single small message may make the core hold.
+TEST_F(StoreCoreTest, RepliesComeInBatchesWhenManyAreAskedForAtOnce) {
+  const std::string value(kReplyBatchBytes, 'v');
+  std::string gets;
+  for (int i = 0; i < 10; ++i) gets += Q(Query::kGet, S("k"));
+  std::string got = Own(Set("k", value) + gets);
+  EXPECT_LE(got.size(), 2 * (value.size() + 8));
+  EXPECT_TRUE(core_.HasMore(1));
+  for (int calls = 1; core_.HasMore(1); ++calls) {
+    ASSERT_LT(calls, 11);
+    const std::string more = Own("");
+    EXPECT_LE(more.size(), 2 * (value.size() + 8));
+    got += more;
+  }
+  EXPECT_EQ(got.size(), 10 * (value.size() + 8));
+}
+
+TEST_F(StoreCoreTest, WhoAsksForTooMuchInOneReplyIsRefused) {
+  StoreCore core({.held_bytes = 1 << 20, .request_bytes = 1000, .reply_bytes = 300});
+  std::vector<StoreCore::Reply> replies;
+  ASSERT_TRUE(core.Receive(1, kHello + Set("k", std::string(100, 'v')), &replies, &error_));
+  EXPECT_TRUE(core.Receive(1, Q(Query::kMultiGet, Keys({"k", "k"})), &replies, &error_));
+  EXPECT_FALSE(core.Receive(1, Q(Query::kMultiGet, Keys({"k", "k", "k"})), &replies, &error_));
+  EXPECT_EQ(error_, "a multi_get of 324 bytes, at most 300");
+  ASSERT_TRUE(core.Receive(2, kHello, &replies, &error_));
+  EXPECT_FALSE(core.Receive(2,
+                            Q(Query::kMultiSet, N<uint64_t>(2) + S("a") + S(std::string(900, 'x')) +
+                                                    S("b") + N<uint64_t>(100)),
+                            &replies, &error_))
+      << "refused before the rest comes";
+  EXPECT_THAT(error_, HasSubstr("a request of"));
+  EXPECT_EQ(core.keys(), 1u);
+}
+
+TEST_F(StoreCoreTest, WhoFillsTheStoreIsRefusedAndTheOthersGoOn) {
+  StoreCore core({.held_bytes = 4096, .input_bytes = 8192});
+  std::vector<StoreCore::Reply> replies;
+  for (StoreCore::Connection c : {1, 2, 3}) {
+    ASSERT_TRUE(core.Receive(c, kHello + Set("k", "v"), &replies, &error_));
+  }
+  ASSERT_TRUE(core.Receive(2, Q(Query::kSet, S("x") + N<uint64_t>(99'999)), &replies, &error_));
+  EXPECT_FALSE(core.Receive(2, std::string(9000, 'x'), &replies, &error_)) << "half a request";
+  EXPECT_THAT(error_, HasSubstr("requests that are not whole"));
+  EXPECT_EQ(core.input_bytes(), 0u);
+  size_t fitted = 0;
+  while (core.Receive(3, Q(Query::kQueuePush, S("") + S("")), &replies, &error_)) ++fitted;
+  EXPECT_THAT(error_, HasSubstr("the store of this job would hold more than"));
+  EXPECT_EQ(fitted, 4096 / kEntryBytes - 2) << "not even nothing is free";
+  EXPECT_LE(core.held_bytes(), 4096u);
+  replies.clear();
+  EXPECT_TRUE(core.Receive(1, Wait({"k"}) + Q(Query::kGet, S("k")), &replies, &error_)) << error_;
+  EXPECT_EQ(replies.size(), 2u);
+  const std::string makers[] = {Set("new", ""),
+                                Q(Query::kCompareSet, S("new") + S("") + S("")),
+                                Q(Query::kAdd, S("new") + N<int64_t>(1)),
+                                Q(Query::kAppend, S("new") + S("")),
+                                Q(Query::kMultiSet, N<uint64_t>(1) + S("new") + S("")),
+                                Q(Query::kBarrier, S("new") + N<int64_t>(2)),
+                                Wait({"new"})};
+  for (const std::string& maker : makers) {
+    EXPECT_FALSE(core.Receive(9, kHello + maker, &replies, &error_)) << int{maker[0]};
+  }
+  EXPECT_EQ(core.keys(), 1u);
+}
+
+TEST_F(StoreCoreTest, AnAppendedValueHasTheLimitOfAValue) {
+  StoreCore core({.value_bytes = 10});
+  std::vector<StoreCore::Reply> replies;
+  const std::string five = Q(Query::kAppend, S("k") + S("12345"));
+  EXPECT_TRUE(core.Receive(1, kHello + five + five, &replies, &error_)) << error_;
+  EXPECT_FALSE(core.Receive(1, Q(Query::kAppend, S("k") + S("6")), &replies, &error_));
+  EXPECT_EQ(error_, "a value of 11 bytes, at most 10");
+}
+
+TEST_F(StoreCoreTest, ALongListInSmallPiecesIsLookedAtOnce) {
+  std::string all = Q(Query::kMultiSet, N<uint64_t>(kKeysPerRequestMax));
+  for (size_t i = 0; i < kKeysPerRequestMax; ++i) all += S(std::to_string(i)) + S("");
+  for (size_t at = 0; at < all.size(); at += 25) Own(all.substr(at, 25));
+  EXPECT_TRUE(good_);
+  EXPECT_EQ(core_.keys(), kKeysPerRequestMax);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ PYTHON = os.environ.get("HOLDFAST_TORCH_PYTHON")
 DEADLINE_S = 240  # importing torch eight times on a busy machine
 
 PRELUDE = """
-import datetime, os, sys, time
+import datetime, os, sys, threading, time
 import torch.distributed as dist
 host, port = "127.0.0.1", int(sys.argv[1])
 def client(timeout_s=20):
@@ -30,6 +30,8 @@ assert s.add("n", 5) == 5 and s.add("n", -7) == -2 and s.get("n") == b"-2"
 assert s.check(["a", "n"]) and not s.check(["a", "missing"])
 assert s.compare_set("c", "", "first") == b"first" and s.compare_set("c", "x", "y") == b"first"
 assert s.compare_set("c", "first", "second") == b"second"
+assert s.compare_set("missing", "expected", "x") == b"expected" and not s.check(["missing"])
+s.set("spaced", " 12x"); assert s.add("spaced", 1) == 13
 s.append("l", "x"); s.append("l", "yz"); assert s.get("l") == b"xyz"
 s.multi_set(["m1", "m2"], ["v1", "v2"]); assert s.multi_get(["m2", "m1"]) == [b"v2", b"v1"]
 before = s.num_keys(); assert s.delete_key("m1") and not s.delete_key("m1") and s.num_keys() == before - 1
@@ -39,12 +41,18 @@ try:
     s.wait(["never"], datetime.timedelta(milliseconds=300)); raise SystemExit("the wait did not time out")
 except dist.DistStoreError:
     assert time.monotonic() - began < 5
+threading.Timer(0.2, lambda other=client(): other.set("later", "from another client")).start()
+assert s.get("later") == b"from another client"
 s.set("after", "a timed out wait"); assert s.get("after") == b"a timed out wait"
 big = b"x" * (7 << 20); s.set("big", big); assert s.get("big") == big
 s.set("empty", ""); assert s.get("empty") == b""
 p = dist.PrefixStore("p", s); p.set("k", "v"); assert p.get("k") == b"v" and s.get("p/k") == b"v"
 if hasattr(s, "queue_push"):
     s.queue_push("q", "1"); s.queue_push("q", "2"); assert s.queue_len("q") == 2
+    try:
+        s.queue_pop("no such queue", False); raise SystemExit("an empty queue gave something")
+    except dist.QueueEmptyError:
+        pass
     assert s.queue_pop("q") == b"1" and s.queue_pop("q") == b"2" and s.queue_len("q") == 0
 if hasattr(s, "list_keys"):
     assert "a" in s.list_keys()
@@ -54,10 +62,14 @@ print("all good")
 """
 
 BARRIER = """
-import threading
 stores = [client() for _ in range(3)]
 if not hasattr(stores[0], "barrier"):
     print("all good"); raise SystemExit
+try:
+    stores[0].barrier("alone", 2, datetime.timedelta(milliseconds=300))
+    raise SystemExit("the barrier did not time out")
+except dist.DistStoreError:
+    stores[0].set("after", "a timed out barrier")
 threads = [threading.Thread(target=s.barrier, args=("b", 3, datetime.timedelta(seconds=20))) for s in stores]
 [t.start() for t in threads]; [t.join() for t in threads]
 print("all good")
