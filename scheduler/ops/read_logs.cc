@@ -227,7 +227,8 @@ class LogFan {
         const absl::StatusOr<JobView> now = Look(core_, name_);
         if (!now.ok()) break;
         view = *now;
-        attempt = view.attempt;
+        // One after the other: several may have begun and ended since the last look.
+        if (view.attempt > done) attempt = done + 1;
       }
       if (attempt == done) break;
       missing.clear();  // an attempt that is over lost its last lines; the next one goes on
