@@ -38,7 +38,7 @@ class Leak(ClusterCase):
     def run_jobs(self, count):
         """Jobs one after the other, every fifth with a killed rank."""
         for index in range(count):
-            job = self.cluster.submit(test_rank_job(self.cluster, f"short-{index}", steps=STEPS if index % 5 else 40))
+            job = self.cluster.submit(test_rank_job(self.cluster, f"short-{index}", steps=STEPS if index % 5 else 200))
             if index % 5 == 0:
                 self.cluster.wait_step(job, 3)
                 self.cluster.kill_rank(job, index % 4)
