@@ -5,6 +5,7 @@
 #include <cctype>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/ids.h"
 #include "base/limits.h"
@@ -198,6 +199,21 @@ absl::Status CheckSaving(const v1::JobSpec& s) {
   return absl::OkStatus();
 }
 
+// Names of modules and commas between them; "auto" and "none" look like one.
+absl::Status CheckStandby(const v1::JobSpec& s) {
+  const std::string& text = s.standby();
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == ',';
+  };
+  if (!std::all_of(text.begin(), text.end(), allowed))
+    return Bad("standby",
+               absl::StrCat(Quoted(text), " is not auto, none or modules as in torch,numpy"));
+  if (!s.trainer_config().empty() && !text.empty() && text != "none")
+    return Bad("standby",
+               absl::StrCat(Quoted(text), " is for a Python command, not for the native trainer"));
+  return absl::OkStatus();
+}
+
 absl::Status CheckRest(const v1::JobSpec& s) {
   if (!IsValidName(s.name())) {
     return Bad("name", absl::StrCat(Quoted(s.name()),
@@ -209,6 +225,7 @@ absl::Status CheckRest(const v1::JobSpec& s) {
   HF_RETURN_IF_ERROR(CheckPath("working_directory", s.working_directory()));
   HF_RETURN_IF_ERROR(CheckPath("store", s.store()));
   HF_RETURN_IF_ERROR(CheckText("user", s.user()));
+  HF_RETURN_IF_ERROR(CheckStandby(s));
   if (s.fence() != v1::FENCE_MODE_COMMIT && s.fence() != v1::FENCE_MODE_WITNESS) {
     return Bad("fence",
                absl::StrCat(static_cast<int>(s.fence()), " is not one of commit, witness"));

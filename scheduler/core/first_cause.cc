@@ -26,6 +26,7 @@ bool IsPositive(const RankFailure& f) {
     case FailureKind::kVanished:
     case FailureKind::kNodeLost:
     case FailureKind::kStartFailed:
+    case FailureKind::kStoreLost:
     case FailureKind::kSaveFailed:
       return true;
     case FailureKind::kExit:
@@ -93,6 +94,7 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
                           " could not be started: ", f.detail.empty() ? f.message : f.detail);
     case FailureKind::kVanished:
       return absl::StrCat(who, where, " died with its keeper", step);
+    case FailureKind::kStoreLost:
     case FailureKind::kSaveFailed:
       return f.detail;
     case FailureKind::kExit:
@@ -166,6 +168,10 @@ Cause NameFirstCause(std::vector<RankFailure> failures, bool first_step_ever) {
   cause.own_program = IsOwnEnd(*root);
   for (const RankFailure& f : failures) {
     if (f.kind == FailureKind::kSaveFailed) continue;  // names no rank
+    if (f.kind == FailureKind::kStoreLost) {           // nor does this
+      cause.victims.push_back(f.rank);
+      continue;
+    }
     // Another lost node is nobody's victim: it is an incident of its own.
     if (f.kind == FailureKind::kNodeLost && !SameEvent(*root, f)) continue;
     if (SameEvent(*root, f)) {

@@ -22,6 +22,7 @@ enum class FailureKind {
   kStartFailed,  // the command could not be started
   kVanished,     // its node's agent no longer knows it (keeper died, node restarted)
   kNodeLost,
+  kStoreLost,   // it ended by itself after the store it met its peers through; `detail` says how
   kSaveFailed,  // no rank's fault: the checkpoint of the last step could not be committed; `detail`
                 // says why
 };

@@ -2,6 +2,8 @@
 #include "scheduler/core/restart_policy.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -24,6 +26,43 @@ RestartDecision Refuse(std::string reason) {
   RestartDecision d;
   d.reason = std::move(reason);
   return d;
+}
+
+bool AboutTheSameTime(int64_t a_ms, int64_t b_ms) {
+  return std::abs(a_ms - b_ms) <= std::max(kSameTimeMs, std::max(a_ms, b_ms) / 5);
+}
+
+// How many times in a row the program has come to this end.
+uint32_t CountCrash(const Cause& cause, int64_t active_ms, records::RestartBook* book) {
+  const std::string key = CrashKey(cause);
+  if (key.empty()) return 0;
+  const bool same = key == book->crash_key() &&
+                    (cause.root.has_marks || AboutTheSameTime(active_ms, book->crash_active_ms()));
+  book->set_crash_key(key);
+  book->set_crash_step(CrashStep(cause));
+  book->set_crash_active_ms(active_ms);
+  book->set_crash_count(same ? book->crash_count() + 1 : 1);
+  return book->crash_count();
+}
+
+// A reason only when the fault is the program's and it has had its retries.
+RestartDecision BlameProgram(const Cause& cause, uint32_t crashes, records::RestartBook* book) {
+  const bool seen = cause.root.has_marks;
+  if (cause.fault_class == v1::USER_PROGRAM) {
+    book->set_user_failures(book->user_failures() + 1);
+    if (book->user_failures() > kUserProgramRetries) {
+      return Refuse(absl::StrCat("user program: ", cause.what, "; it failed ",
+                                 book->user_failures(), " times ",
+                                 seen ? "before its first step" : "soon after its start"));
+    }
+  }
+  if (crashes < (seen ? kSameCrashMax : kSameCrashUnseenMax)) return {};
+  const bool memory = cause.fault_class == v1::OUT_OF_MEMORY;
+  RestartDecision refused = Refuse(absl::StrCat(
+      memory ? "out of memory" : "user program, recurring", ": ", cause.what, "; the same end ",
+      crashes, " times ", seen ? "without progress" : "after about the same time"));
+  refused.blames_program = !memory;
+  return refused;
 }
 
 }  // namespace
@@ -54,30 +93,13 @@ bool NoteProgress(const Progress& progress, records::RestartBook* book) {
   return true;
 }
 
-RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause,
+RestartDecision DecideRestart(const v1::JobSpec& spec, const Cause& cause, int64_t active_ms,
                               records::RestartBook* book) {
   book->set_faults_without_progress(book->faults_without_progress() + 1);
-  const std::string key = CrashKey(cause);
-  if (!key.empty()) {
-    const bool same = key == book->crash_key();
-    book->set_crash_key(key);
-    book->set_crash_step(CrashStep(cause));
-    book->set_crash_count(same ? book->crash_count() + 1 : 1);
-  }
-  if (cause.fault_class == v1::USER_PROGRAM) {
-    book->set_user_failures(book->user_failures() + 1);
-    if (book->user_failures() > kUserProgramRetries) {
-      return Refuse(absl::StrCat("user program: ", cause.what, "; it failed ",
-                                 book->user_failures(), " times before its first step"));
-    }
-  }
-  if (!key.empty() && book->crash_count() >= kSameCrashMax) {
-    const bool memory = cause.fault_class == v1::OUT_OF_MEMORY;
-    RestartDecision refused =
-        Refuse(absl::StrCat(memory ? "out of memory" : "user program, recurring", ": ", cause.what,
-                            "; the same end ", book->crash_count(), " times without progress"));
-    refused.blames_program = !memory;
-    return refused;
+  const uint32_t crashes = CountCrash(cause, active_ms, book);
+  if (!spec.program_restarts()) {
+    RestartDecision refused = BlameProgram(cause, crashes, book);
+    if (!refused.reason.empty()) return refused;
   }
   if (book->used() >= RestartsMax(spec)) {
     return Refuse(absl::StrCat("restart budget used up (restarts_max ", RestartsMax(spec),

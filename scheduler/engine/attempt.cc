@@ -84,6 +84,7 @@ void ResetFacts(Facts* facts, uint64_t id, uint64_t attempt) {
   job.running_since_ns = job.all_ended_ns = job.all_stopped_ns = job.stop_ordered_ns = 0;
   job.first_failures.clear();
   job.waiting.clear();
+  job.store_end.clear();
 }
 
 void QueueOne(Cycle& c, const QueueEntry& entry, std::string* blocked_by) {

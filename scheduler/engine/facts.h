@@ -89,6 +89,9 @@ struct JobFacts {
   std::set<std::string> late_losses;  // nodes that were lost while the job was already recovering
   std::string waiting;                // what the job waits for right now
   bool hello_ever = false;
+  std::string
+      store_end;  // how the attempt's rendezvous store ended before its ranks; empty: it did not
+  int64_t store_end_ns = 0;
 };
 
 struct NodeFacts {

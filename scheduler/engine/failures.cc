@@ -12,6 +12,8 @@ namespace holdfast::sched {
 namespace {
 
 constexpr int kStoppedLevels = 2;  // two levels, or the edge
+// A rank that gives up so soon after its rendezvous store is gone gave up because of that.
+constexpr int64_t kStoreBlameMs = 10 * 60 * 1000;
 
 std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::string& node,
                          uint32_t rank) {
@@ -56,6 +58,15 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
     return out->at_mono_ns <= before_ns;
   }
   return false;
+}
+
+// Ranks of a command that lose their store end by an exception of their own.
+void BlameStore(const JobFacts& facts, RankFailure* failure) {
+  if (facts.store_end.empty() || !IsOwnEnd(*failure)) return;
+  const int64_t after_ns = failure->at_mono_ns - facts.store_end_ns;
+  if (after_ns < -kNsPerSec || after_ns > kStoreBlameMs * kNsPerMs) return;
+  failure->kind = FailureKind::kStoreLost;
+  failure->detail = facts.store_end;
 }
 
 int64_t EarlyExitMs(const v1::JobSpec& spec, bool marked) {
@@ -126,6 +137,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.detail = f.detail;
       failure.device_reason = DeviceReason(c, job, node.node(), placed.rank());
       if (Judge(c, f, node.node(), before_ns, &failure)) {
+        BlameStore(facts, &failure);
         failures.push_back(failure);
       } else if (RankEndedWell(f)) {
         ended_well.push_back(placed.rank());

@@ -22,10 +22,9 @@ constexpr size_t kStderrBytesMax = 8 << 10;
 bool FirstStepEver(Cycle& c, const records::JobRecord& job) {
   const JobFacts& facts = c.job_facts(job.status().id());
   if (job.book().first_step_ever() || LargestStep(facts) > 0) return true;
-  // A program that shows no steps has surely taken some after ten minutes.
+  // A program that shows no steps: what ends it after so long is no mistyped import.
   return !facts.hello_ever && facts.running_since_ns > 0 &&
-         SinceMs(facts.running_since_ns, c.now.mono_ns) >=
-             static_cast<double>(kActivityIsProgressMs);
+         SinceMs(facts.running_since_ns, c.now.mono_ns) >= static_cast<double>(kUnseenStartMs);
 }
 
 void EnterRecovery(Cycle& c, uint64_t id, const std::string& reason) {
@@ -57,7 +56,8 @@ void AddRankEvents(Cycle& c, const records::JobRecord& job,
     const RankFailure& f = failures[i];
     if (f.kind == FailureKind::kNodeLost) continue;
     const char* kind = f.kind == FailureKind::kStopped ? "rank.stopped" : "rank.exited";
-    const std::string how = f.kind == FailureKind::kExit ? DescribeExit(f.exit_code) : f.detail;
+    const bool by_itself = f.kind == FailureKind::kExit || f.kind == FailureKind::kStoreLost;
+    const std::string how = by_itself ? DescribeExit(f.exit_code) : f.detail;
     AddJobEvent(c, job, kind, absl::StrCat("rank ", f.rank, how.empty() ? "" : ": ", how), f.node);
   }
 }
@@ -156,7 +156,8 @@ bool CountFault(Cycle& c, uint64_t id) {
       facts.running_since_ns > 0 ? (facts.stop_ordered_ns - facts.running_since_ns) / kNsPerMs : 0;
   NoteProgress(progress, job->mutable_book());
   if (FirstStepEver(c, *job)) job->mutable_book()->set_first_step_ever(true);
-  const RestartDecision decision = DecideRestart(job->status().spec(), cause, job->mutable_book());
+  const RestartDecision decision =
+      DecideRestart(job->status().spec(), cause, progress.active_ms, job->mutable_book());
   const uint32_t used = job->book().used(), max = RestartsMax(job->status().spec());
   job->mutable_status()->set_restarts_left(max > used ? max - used : 0);
   if (!decision.restart) {

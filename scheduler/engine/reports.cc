@@ -285,6 +285,12 @@ void AbsorbEvent(Cycle& c, const std::string& node, const v1::RankEvent& event) 
     return;
   }
   if (event.rank().attempt() != job->last_run_attempt()) return;
+  if (event.kind() == v1::RankEvent::KIND_STORE_DIED) {
+    facts.store_end = event.detail();
+    facts.store_end_ns = at_ns;
+    AddJobEvent(c, *job, "job.store_died", event.detail(), node);
+    return;
+  }
   if (event.kind() == v1::RankEvent::KIND_KEEPER_DIED) {
     facts.arenas.erase(node);
     const v1::NodePlacement* placed = PlacementOn(job->status().placement(), node);
