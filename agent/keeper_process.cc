@@ -20,6 +20,8 @@ extern char** environ;
 namespace holdfast::agent {
 namespace {
 
+constexpr int kOwnerFd = 3;  // in the keeper
+
 // Set up so that the keeper starts as if from an empty shell: see the 30 failings of daemons, 3
 // and 5.
 struct SpawnSetup {
@@ -52,6 +54,15 @@ std::vector<char*> KeeperEnvironment() {
   return env;
 }
 
+// Empty when this program's own path is not to be had.
+std::string Sibling(const std::string& name) {
+  char self[4096];
+  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self);
+  if (n <= 0 || n == static_cast<ssize_t>(sizeof self)) return "";
+  const std::string path(self, static_cast<size_t>(n));
+  return absl::StrCat(path.substr(0, path.rfind('/') + 1), name);
+}
+
 }  // namespace
 
 absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
@@ -61,7 +72,9 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
   posix_spawn_file_actions_addopen(&setup.actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
                                    0640);
   posix_spawn_file_actions_adddup2(&setup.actions, 1, 2);
-  posix_spawn_file_actions_addclosefrom_np(&setup.actions, 3);
+  const bool owned = command.owner_fd >= 0;
+  if (owned) posix_spawn_file_actions_adddup2(&setup.actions, command.owner_fd, kOwnerFd);
+  posix_spawn_file_actions_addclosefrom_np(&setup.actions, owned ? kOwnerFd + 1 : kOwnerFd);
   posix_spawn_file_actions_addchdir_np(&setup.actions, "/");
   sigset_t none, all;
   sigemptyset(&none);
@@ -80,6 +93,7 @@ absl::StatusOr<pid_t> SpawnKeeper(const KeeperCommand& command) {
                                     std::to_string(command.job),
                                     "--max-ranks",
                                     std::to_string(command.ranks_max)};
+  if (owned) words.insert(words.end(), {"--owner-fd", std::to_string(kOwnerFd)});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -106,14 +120,13 @@ std::optional<pid_t> FindKeeper(const std::string& directory) {
 }
 
 std::string SiblingProgram(const std::string& name) {
-  char self[4096];
-  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self);
-  if (n > 0 && n < static_cast<ssize_t>(sizeof self)) {
-    std::string path(self, static_cast<size_t>(n));
-    path = absl::StrCat(path.substr(0, path.rfind('/') + 1), name);
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return name;
+  const std::string path = Sibling(name);
+  return !path.empty() && ::access(path.c_str(), X_OK) == 0 ? path : name;
+}
+
+std::string SiblingFile(const std::string& name) {
+  const std::string path = Sibling(name);
+  return !path.empty() && ::access(path.c_str(), R_OK) == 0 ? path : "";
 }
 
 }  // namespace holdfast::agent

@@ -30,9 +30,23 @@ absl::StatusOr<uint16_t> PortOf(int fd) {
   return ntohs(port);
 }
 
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  constexpr uint32_t kNet = 127;
+  return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == kNet;
+}
+
+bool IsNumeric(const std::string& host) {
+  in6_addr six;
+  in_addr four;
+  return ::inet_pton(AF_INET, host.c_str(), &four) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &six) == 1;
+}
+
 }  // namespace
 
-absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host) {
+absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host, bool for_other_nodes) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -41,7 +55,13 @@ absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host) {
     return absl::UnavailableError(absl::StrCat("MASTER_ADDR ", host, ": ", ::gai_strerror(error)));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
   int last = EADDRNOTAVAIL;
+  bool only_loopback = false;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    // Loopback by its own name is wanted: several nodes on one machine.
+    if (for_other_nodes && IsLoopback(*a->ai_addr) && !IsNumeric(host) && host != "localhost") {
+      only_loopback = true;
+      continue;
+    }
     MasterSocket out;
     out.fd = UniqueFd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!out.fd.valid() || ::bind(out.fd.get(), a->ai_addr, a->ai_addrlen) != 0 ||
@@ -51,6 +71,12 @@ absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host) {
     }
     HF_ASSIGN_OR_RETURN(out.port, PortOf(out.fd.get()));
     return out;
+  }
+  if (only_loopback && last == EADDRNOTAVAIL) {
+    return absl::UnavailableError(
+        absl::StrCat("MASTER_ADDR ", host,
+                     ": that name means only loopback here, which other nodes "
+                     "cannot reach; start the agent with --listen ADDRESS:PORT"));
   }
   return absl::UnavailableError(
       absl::StrCat("MASTER_ADDR ", host, ": cannot listen there: ", std::strerror(last)));

@@ -19,8 +19,9 @@ struct MasterSocket {
 };
 
 // Bound to the address of `host` only (the first that can be bound), never to all addresses.
-// UNAVAILABLE naming the host when it has no address of this machine.
-absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host);
+// UNAVAILABLE naming the host when it has no address of this machine, or with `for_other_nodes`
+// only one that nobody else can reach (Debian gives a host's own name 127.0.1.1).
+absl::StatusOr<MasterSocket> OpenMasterSocket(const std::string& host, bool for_other_nodes);
 
 }  // namespace holdfast::agent
 

@@ -60,7 +60,9 @@ NodeJob::NodeJob(JobId id, const JobContext& context)
     : id_(id),
       context_(context),
       dir_(context.options->KeeperDir(id)),
-      keeper_(context.loop, {context.options->keeper_binary, dir_, id.value, kRanksPerNodeMax},
+      keeper_(context.loop,
+              {context.options->keeper_binary, dir_, id.value, kRanksPerNodeMax,
+               context.options->owner_fd},
               this),
       saves_(id, context.loop, context.saver, context.emit_prepared),
       alive_(std::make_shared<bool>(true)) {}
@@ -201,6 +203,7 @@ void NodeJob::FailStart(uint64_t attempt, const std::string& why, bool program) 
   spdlog::error("{}: attempt {} cannot start here: {}", ToString(id_), attempt, why);
   started_attempt_ = std::max(started_attempt_, attempt);
   starting_.clear();
+  master_port_ = 0;  // nobody serves it
   const v1::NodePlacement* here = PlacementOn(desired_->placement(), context_.options->node);
   for (int i = 0; here != nullptr && i < here->ranks_size(); ++i) {
     LocalRank& rank = ranks_[here->ranks(i).rank()];
@@ -221,6 +224,7 @@ NodeFacts NodeJob::Facts() const {
   facts.steps_log = JoinPath(context_.options->JobDir(id_), "steps.jsonl");
   facts.worker_path = context_.options->worker_binary;
   facts.tcp_store_path = context_.options->tcp_store_binary;
+  facts.standby_path = context_.options->standby_script;
   facts.agent_uid = context_.options->uid;
   facts.agent_gid = context_.options->gid;
   facts.simulated_devices = context_.simulated_devices;
@@ -240,7 +244,8 @@ absl::Status NodeJob::OpenMaster(NodeFacts* facts, UniqueFd* socket) {
                                            facts->tcp_store_path, "; install it again"));
   }
   HF_ASSIGN_OR_RETURN(MasterSocket master,
-                      OpenMasterSocket(MasterHost(desired_->rendezvous_address())));
+                      OpenMasterSocket(MasterHost(desired_->rendezvous_address()),
+                                       desired_->placement().nodes_size() > 1));
   master_port_ = facts->master_port = master.port;
   facts->serves_master = true;
   *socket = std::move(master.fd);
@@ -367,9 +372,16 @@ bool NodeJob::Owns(pid_t pid) const {
   return burying_ || (keeper_.running() && DescendsFrom(pid, keeper_.pid()));
 }
 
+bool NodeJob::Believes(const FoundProcess& process) const {
+  return process.keeper || process.uid == context_.options->uid ||
+         (started_attempt_ != 0 && process.uid == spec_.uid) || DescendsFromOurKeeper(process.pid);
+}
+
 std::vector<FoundProcess> NodeJob::Strays() const {
   std::vector<FoundProcess> strays = FindKeepersAndRanks(dir_ + "/");
-  std::erase_if(strays, [this](const FoundProcess& process) { return Owns(process.pid); });
+  std::erase_if(strays, [this](const FoundProcess& process) {
+    return Owns(process.pid) || !Believes(process);
+  });
   return strays;
 }
 
@@ -412,12 +424,14 @@ void NodeJob::LookForLeftBehind() {
   if (strays_) return LookForStrays();
   if (!attached_ || AnyAlive() || !starting_.empty()) return;
   std::vector<pid_t> children;
+  // (A standby is not of the attempt: it holds nothing of it.)
   if (std::optional<std::vector<pid_t>> known = ReadChildren(keeper_.pid()); known.has_value()) {
     children = *std::move(known);
   } else {
     for (const FoundProcess& found : FindRankProcesses(JoinPath(dir_, "sock"), ""))
       children.push_back(found.pid);
   }
+  std::erase_if(children, [this](pid_t pid) { return standbys_.count(pid) != 0; });
   left_behind_ = !children.empty();
   if (!left_behind_) {
     left_since_ns_ = 0;

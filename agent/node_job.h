@@ -73,6 +73,9 @@ class NodeJob final : private KeeperHandle::Owner {
   // known): somebody removed the keeper's directory. They are reported, and killed only when the
   // scheduler orders something for which they must be gone.
   void FoundStrays(uint64_t attempt);
+  // Whether a process that says it is of this job is to be believed: it runs as the agent's user or
+  // the job's, or under a keeper of the agent's user.
+  bool Believes(const FoundProcess& process) const;
   // The keeper accounts for this process.
   bool Owns(pid_t pid) const;
   void SetDesired(const v1::DesiredJob& desired);
@@ -151,6 +154,8 @@ class NodeJob final : private KeeperHandle::Owner {
   void OnStarted(const rank::Message& message, std::vector<UniqueFd> fds);
   void OnStartFailed(const rank::Message& message, std::string_view payload);
   void OnExited(const rank::Message& message);
+  void OnServiceEnded(const rank::Message& message);
+  void OnStandby(const rank::Message& message);
   void OnPaused(const rank::Message& message);
   void OnSealed(const rank::Message& message);
   void OnError(const rank::Message& message, std::string_view payload);
@@ -192,8 +197,9 @@ class NodeJob final : private KeeperHandle::Owner {
 
   uint64_t fence_attempt_ = 0;
   uint64_t started_attempt_ = 0;
-  uint64_t told_attempt_ = 0;    // newest that the keeper named while it told its state
-  std::set<uint32_t> starting_;  // ranks that the keeper has not yet answered for
+  uint64_t told_attempt_ = 0;           // newest that the keeper named while it told its state
+  std::set<uint32_t> starting_;         // ranks that the keeper has not yet answered for
+  std::map<pid_t, uint32_t> standbys_;  // of the keeper, with the rank that each waits for
   StopState stop_;
   uint64_t stop_reported_ = 0;
   bool left_behind_ = false;

@@ -42,6 +42,8 @@ const char* StageName(uint64_t stage) {
       return "fork";
     case rank::kStageLog:
       return "log file";
+    case rank::kStageService:
+      return "rendezvous store";
     default:
       return "start";
   }
@@ -192,6 +194,12 @@ void NodeJob::KeeperPacket(const rank::Message& message, std::string_view payloa
       Emit(v1::RankEvent::KIND_FENCED, nullptr, static_cast<int64_t>(message.args[0]),
            "the fence deadline passed");
       break;
+    case rank::kServiceEnded:
+      OnServiceEnded(message);
+      break;
+    case rank::kStandbyNote:
+      OnStandby(message);
+      break;
     case rank::kHelloNote:
       if (LocalRank* rank = FindRank(message.args[0], message.attempt)) rank->hello = true;
       break;
@@ -329,6 +337,24 @@ void NodeJob::OnExited(const rank::Message& message) {
   Reconcile();
 }
 
+// Ranks that have met need it no more, so nothing is done about it; but those that fail now may
+// fail because of it.
+void NodeJob::OnServiceEnded(const rank::Message& message) {
+  if (message.attempt != started_attempt_) return;
+  const std::string what =
+      absl::StrCat("the rendezvous store of attempt ", message.attempt, " on ",
+                   context_.options->node, " (holdfast-tcp-store) ended before its ranks: ",
+                   DescribeExit(ExitCodeFromWait(message.args[0])));
+  spdlog::error("{}: {}", ToString(id_), what);
+  Emit(v1::RankEvent::KIND_STORE_DIED, nullptr, static_cast<int64_t>(message.args[1]), what);
+}
+
+void NodeJob::OnStandby(const rank::Message& message) {
+  const auto number = static_cast<uint32_t>(message.args[0]);
+  std::erase_if(standbys_, [number](const auto& standby) { return standby.second == number; });
+  if (message.args[1] != 0) standbys_[static_cast<pid_t>(message.args[1])] = number;
+}
+
 void NodeJob::OnPaused(const rank::Message& message) {
   LocalRank* rank = FindRank(message.args[0], message.args[4]);
   if (rank == nullptr) return;
@@ -360,6 +386,7 @@ void NodeJob::OnError(const rank::Message& message, std::string_view payload) {
 
 void NodeJob::KeeperGone(bool connected, const std::string& why) {
   attached_ = false;
+  standbys_.clear();
   if (std::exchange(quitting_, false)) {
     if (!desired_.has_value() || desired_->phase() == v1::DESIRED_PHASE_FORGET)
       return RemoveDirectory();

@@ -26,7 +26,11 @@ struct NodeOptions {
   std::string keeper_binary;
   std::string worker_binary;
   std::string tcp_store_binary;
+  std::string standby_script;  // empty: not installed
   uint32_t uid = 0, gid = 0;
+  // A pipe's read end for the keepers, which end some time after its writer is gone; -1: none. For
+  // a cluster that belongs to one process, as `holdfast run` has it.
+  int owner_fd = -1;
 
   std::string KeepersDir() const { return JoinPath(state_dir, "keepers"); }
   std::string KeeperDir(JobId job) const { return JoinPath(KeepersDir(), ToString(job)); }

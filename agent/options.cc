@@ -110,6 +110,7 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
   app.add_option("--devices", out->devices, "simulated:FILE or none")->required();
   app.add_option("--listen", out->listen,
                  "HOST:PORT to serve other machines on, beside the Unix socket");
+  app.add_option("--owner-fd", out->owner_fd, "")->group("");  // see NodeOptions
   app.add_flag("--insecure", insecure, "Allow --listen beyond loopback without encryption");
   try {
     app.parse(argc, argv);
@@ -154,6 +155,10 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
         ", because a Unix socket's path has at most ", kSocketPathMax, "; use a shorter path"));
   }
   HF_RETURN_IF_ERROR(ValidateListen(insecure, options));
+  if (options->owner_fd >= 0 && ::fcntl(options->owner_fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--owner-fd: ", options->owner_fd, " is not an open descriptor"));
+  }
   options->boot_id = ReadSmallFile("/proc/sys/kernel/random/boot_id").value_or("unknown");
   while (!options->boot_id.empty() && options->boot_id.back() == '\n') options->boot_id.pop_back();
   options->epoch =
@@ -161,6 +166,7 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   options->keeper_binary = SiblingProgram("holdfast-keeper");
   options->worker_binary = SiblingProgram("holdfast-worker");
   options->tcp_store_binary = SiblingProgram("holdfast-tcp-store");
+  options->standby_script = SiblingFile("holdfast-standby.py");
   options->uid = ::geteuid();
   options->gid = ::getegid();
   return absl::OkStatus();

@@ -24,6 +24,7 @@ namespace holdfast::agent {
 namespace {
 
 constexpr size_t kEnvironBytesMax = 4 << 20;
+constexpr uid_t kNobody = ~uid_t{0};
 constexpr int kGenerationsMax = 64;
 constexpr char kCgroupRoot[] = "/sys/fs/cgroup";
 
@@ -44,6 +45,14 @@ std::string_view EnvironValue(std::string_view environ_block, std::string_view k
   return {};
 }
 
+// Of the process itself, which its environment cannot forge.
+uid_t UidOf(pid_t pid) {
+  struct stat info {};
+  return ::stat(absl::StrCat("/proc/", pid).c_str(), &info) == 0 ? info.st_uid : kNobody;
+}
+
+bool IsOurKeeper(pid_t pid) { return ReadComm(pid) == kKeeperComm && UidOf(pid) == ::geteuid(); }
+
 bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& state_uuid,
              FoundProcess* out) {
   const std::optional<std::string> block =
@@ -55,6 +64,7 @@ bool Matches(pid_t pid, const std::string& socket_prefix, const std::string& sta
   if (!state_uuid.empty() && EnvironValue(*block, "HOLDFAST_STATE_UUID") != state_uuid)
     return false;
   *out = {pid, std::string(job), std::string(socket), ReadComm(pid)};
+  out->uid = UidOf(pid);
   const std::string_view attempt = EnvironValue(*block, "HOLDFAST_ATTEMPT");
   if (!absl::SimpleAtoi(absl::string_view(attempt.data(), attempt.size()), &out->attempt))
     out->attempt = 0;
@@ -68,9 +78,22 @@ std::string StatBehindName(pid_t pid) {
   return close == std::string::npos || close + 2 >= stat.size() ? "" : stat.substr(close + 2);
 }
 
+// Of `pid` itself and its parents.
+template <typename Predicate>
+bool AnyOfParents(pid_t pid, const Predicate& holds) {
+  // A chain of parents is short; the bound ends a walk over numbers that change under it.
+  for (int generation = 0; generation < kGenerationsMax && pid > 1; ++generation) {
+    if (holds(pid)) return true;
+    const std::string stat = StatBehindName(pid);
+    if (stat.size() < 3) return false;
+    pid = std::atoi(stat.c_str() + 2);  // "S PPID ..."
+  }
+  return false;
+}
+
 // By its arguments, as SpawnKeeper gives them: a keeper has no environment of a job.
 bool MatchesKeeper(pid_t pid, const std::string& directory_prefix, FoundProcess* out) {
-  if (ReadComm(pid) != kKeeperComm) return false;
+  if (!IsOurKeeper(pid)) return false;
   const std::string arguments = ReadSmallFile(ProcPath(pid, "cmdline")).value_or("");
   const std::vector<std::string> words = absl::StrSplit(arguments, '\0');
   const auto flag = std::find(words.begin(), words.end(), "--dir");
@@ -186,15 +209,10 @@ std::vector<FoundProcess> FindKeepersAndRanks(const std::string& directory_prefi
 }
 
 bool DescendsFrom(pid_t pid, pid_t ancestor) {
-  // A chain of parents is short; the bound ends a walk over numbers that change under it.
-  for (int generation = 0; generation < kGenerationsMax && pid > 1; ++generation) {
-    if (pid == ancestor) return true;
-    const std::string stat = StatBehindName(pid);
-    if (stat.size() < 3) return false;
-    pid = std::atoi(stat.c_str() + 2);  // "S PPID ..."
-  }
-  return false;
+  return AnyOfParents(pid, [ancestor](pid_t parent) { return parent == ancestor; });
 }
+
+bool DescendsFromOurKeeper(pid_t pid) { return AnyOfParents(pid, IsOurKeeper); }
 
 UniqueFd KillFound(const FoundProcess& process) {
   UniqueFd pidfd = OpenPidfd(process.pid);

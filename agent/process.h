@@ -36,6 +36,7 @@ struct FoundProcess {
   std::string comm;
   uint64_t attempt = 0;  // HOLDFAST_ATTEMPT; 0: none
   bool keeper = false;
+  uid_t uid = 0;  // anybody can set these variables: whose word it is
 };
 // Every process whose environment has HOLDFAST_JOB and a HOLDFAST_SOCKET that begins with
 // `socket_prefix`. (HOLDFAST_STATE_UUID and the socket's path together say whose it is: several
@@ -43,8 +44,11 @@ struct FoundProcess {
 std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
                                             const std::string& state_uuid);
 // Every keeper whose directory, with a slash at its end, begins with `directory_prefix`, and every
-// process of a rank whose socket does; a keeper as if its environment named its job and its socket.
+// process of a rank whose socket does; a keeper as if its environment named its job and its socket,
+// and only if it runs as this process's user.
 std::vector<FoundProcess> FindKeepersAndRanks(const std::string& directory_prefix);
+// A parent of it, however far, is a keeper that runs as this process's user.
+bool DescendsFromOurKeeper(pid_t pid);
 // `ancestor` is `pid` itself or among its parents, as they are now.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
 // Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the

@@ -11,6 +11,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint32_t kGraceSDefault = 30;
+// Ranks that start need the machine for themselves.
+constexpr uint64_t kStandbyAfterMs = 2'000;
 
 uint32_t WorldSize(const v1::Placement& placement) {
   uint32_t ranks = 0;
@@ -109,6 +111,22 @@ rank::RankSpec OneRank(const v1::RankPlacement& placed, const v1::JobSpec& spec,
   return out;
 }
 
+// `python -u SCRIPT ...` or `python -u -m MODULE ...` with a standby's place in it. Empty: not a
+// command that a standby can run.
+std::vector<std::string> StandbyCommand(const v1::JobSpec& spec, const std::string& path) {
+  const bool wanted = !spec.standby().empty() && spec.standby() != "none";
+  if (!wanted || path.empty() || spec.command_size() < 2) return {};
+  int script = 1;
+  if (spec.command(script) == "-u") ++script;
+  const bool module = script < spec.command_size() && spec.command(script) == "-m";
+  const int name = module ? script + 1 : script;
+  if (name >= spec.command_size() || spec.command(name).empty() || spec.command(name)[0] == '-')
+    return {};
+  std::vector<std::string> out = {spec.command(0), "-u", path, spec.standby()};
+  out.insert(out.end(), spec.command().begin() + script, spec.command().end());
+  return out;
+}
+
 absl::Status SetUser(const v1::JobSpec& spec, const NodeFacts& facts, rank::StartSpec* out) {
   if (facts.agent_uid == 0) {
     out->uid = spec.uid();
@@ -133,6 +151,7 @@ std::string MasterHost(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (address.rfind("unix:", 0) == 0 || colon == std::string::npos || colon == 0)
     return "127.0.0.1";
+  if (address[0] == '[' && address[colon - 1] == ']') return address.substr(1, colon - 2);
   return address.substr(0, colon);
 }
 
@@ -192,6 +211,8 @@ absl::StatusOr<rank::StartSpec> BuildStartSpec(const v1::DesiredJob& job, const 
   HF_RETURN_IF_ERROR(SetUser(job.spec(), facts, &out));
   if (facts.serves_master)
     out.service = {facts.tcp_store_path, "--listen-fd", std::to_string(rank::kServiceFd)};
+  out.standby = StandbyCommand(job.spec(), facts.standby_path);
+  out.standby_after_ms = out.standby.empty() ? 0 : kStandbyAfterMs;
   out.env = CommonEnv(job, facts, *here);
   for (const v1::RankPlacement& placed : here->ranks())
     out.ranks.push_back(OneRank(placed, job.spec(), facts));

@@ -108,6 +108,33 @@ TEST(JobSpecOnNode, ACommandMeetsWhereItsFirstNodeServes) {
             (std::vector<std::string>{"/bin/holdfast-tcp-store", "--listen-fd", "3"}));
 }
 
+TEST(JobSpecOnNode, AStandbyRunsWhatTheCommandWouldRun) {
+  NodeFacts facts = Facts();
+  facts.standby_path = "/bin/holdfast-standby.py";
+  const auto standby = [&](const std::vector<std::string>& command, const std::string& modules) {
+    v1::DesiredJob job = Job();
+    job.mutable_spec()->clear_command();
+    for (const std::string& word : command) job.mutable_spec()->add_command(word);
+    job.mutable_spec()->set_standby(modules);
+    return BuildStartSpec(job, facts)->standby;
+  };
+  const std::vector<std::string> script = {"python", "-u",   "/bin/holdfast-standby.py",
+                                           "auto",   "t.py", "-x"};
+  EXPECT_EQ(standby({"python", "-u", "t.py", "-x"}, "auto"), script);
+  EXPECT_EQ(standby({"python", "t.py", "-x"}, "auto"), script);
+  EXPECT_EQ(standby({"python", "-u", "-m", "pkg", "a"}, "torch"),
+            (std::vector<std::string>{"python", "-u", "/bin/holdfast-standby.py", "torch", "-m",
+                                      "pkg", "a"}));
+  for (const char* none : {"", "none"}) EXPECT_TRUE(standby({"python", "t.py"}, none).empty());
+  // Flags of the interpreter that a running one cannot take on, and nothing to run.
+  EXPECT_TRUE(standby({"python", "-O", "t.py"}, "auto").empty());
+  EXPECT_TRUE(standby({"python", "-c", "pass"}, "auto").empty());
+  EXPECT_TRUE(standby({"python", "-u"}, "auto").empty());
+  EXPECT_TRUE(standby({"python"}, "auto").empty());
+  facts.standby_path.clear();
+  EXPECT_TRUE(standby({"python", "t.py"}, "auto").empty());
+}
+
 TEST(JobSpecOnNode, TheUsersThreadsAndRoleWin) {
   v1::DesiredJob job = Job();
   (*job.mutable_spec()->mutable_environment())["OMP_NUM_THREADS"] = "7";
@@ -147,6 +174,14 @@ TEST(JobSpecOnNode, RealDevicesAndTheNativeWorker) {
   EXPECT_EQ(EnvValue(spec->env, "GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1");
   (*job.mutable_spec()->mutable_environment())["GLIBC_TUNABLES"] = "mine";
   EXPECT_EQ(EnvValue(BuildStartSpec(job, facts)->env, "GLIBC_TUNABLES"), "mine");
+}
+
+TEST(JobSpecOnNode, TheMasterIsTheHostOfTheFirstNode) {
+  EXPECT_EQ(MasterHost("10.0.0.1:7070"), "10.0.0.1");
+  EXPECT_EQ(MasterHost("[::1]:7070"), "::1") << "what getaddrinfo and torch take has no brackets";
+  EXPECT_EQ(MasterHost("n0.cluster:7070"), "n0.cluster");
+  EXPECT_EQ(MasterHost("unix:/run/agent.sock"), "127.0.0.1");
+  EXPECT_EQ(MasterHost(""), "127.0.0.1");
 }
 
 TEST(JobSpecOnNode, RestoreWords) {

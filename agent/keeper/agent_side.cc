@@ -109,6 +109,7 @@ void Keeper::SendState(Link* link, uint32_t request) {
       link->Send(state, "", {slot->recorder.fd(), slot->arena.fd()});
     }
   }
+  for (const auto& standby : standbys_) NoteStandby(standby->rank, standby->process.pid);
   Message end;
   end.type = rank::kStateEnd;
   end.request = request;
@@ -187,8 +188,11 @@ void Keeper::HandleStart(Link* link, const Message& m, const rank::Descriptors& 
   Sweep();
   if (geteuid() == 0 && chown(socket_path_.c_str(), spec.uid, spec.gid) != 0)
     Note("chown of the socket: %s", strerror(errno));
-  if (!spec.service.empty()) StartService(spec, fds.fds[1]);
-  for (const rank::RankSpec& r : spec.ranks) StartRank(spec, r, m.request);
+  const bool served = spec.service.empty() || StartService(spec, fds.fds[1], m.request);
+  for (const rank::RankSpec& r : spec.ranks) {
+    if (served) StartRank(spec, r, m.request);
+  }
+  PlanStandbys(spec);
   if (!AnyAlive()) SweepSoon();  // the service has nobody to serve, and no end of a rank will come
 }
 
@@ -204,6 +208,8 @@ void Keeper::HandleSignal(Link* link, const Message& m) {
                         " does not run here, attempt " + std::to_string(newest_attempt_) + " does");
     return;
   }
+  // An orderly end: no attempt is to follow at once. (After a failure ranks get KILL.)
+  if (signal == SIGTERM) EndStandbys();
   for (auto& slot : slots_) {
     if (!slot->alive() || (m.args[1] != rank::kAllRanks && m.args[1] != slot->rank)) continue;
     if (signal == SIGKILL) {
@@ -248,7 +254,7 @@ void Keeper::HandleQuit(Link* link, const Message& m) {
                         " are alive; signal them first");
     return;
   }
-  Sweep();
+  EndEverything();
   quit_ = true;
 }
 

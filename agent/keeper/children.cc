@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/keeper/keeper.h"
 #include "agent/keeper/procs.h"
@@ -49,6 +50,8 @@ const char* StageName(int stage) {
       return "fork";
     case rank::kStageLog:
       return "log file";
+    case rank::kStageService:
+      return "service";
     default:
       return "start";
   }
@@ -72,6 +75,13 @@ RankSlot* Keeper::MakeSlot(uint32_t rank) {
 
 bool Keeper::AnyAlive() const {
   return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->alive(); });
+}
+
+std::vector<std::string> Keeper::EnvOf(const rank::StartSpec& spec,
+                                       const rank::RankSpec& rank) const {
+  return MergeEnv(
+      spec.env, rank.env,
+      {"HOLDFAST_SOCKET=" + socket_path_, kTagName + ("=" + Tag(spec.attempt, rank.rank))});
 }
 
 void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request) {
@@ -100,14 +110,14 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   control->agent_present.store(Agent() != nullptr ? 1 : 0);
   control->fence_deadline_ns.store(fence_ns_);
 
+  const std::vector<std::string> env = EnvOf(spec, rank);
+  if (WakeStandbyOf(slot, spec, env)) return;
   Spawned started;
-  const std::vector<std::string> env = MergeEnv(
-      spec.env, rank.env,
-      {"HOLDFAST_SOCKET=" + socket_path_, kTagName + ("=" + Tag(spec.attempt, rank.rank))});
   if (const int error = SpawnRank(spec, rank, env, limits_, &started); error != 0) {
     return StartFailed(slot, rank::kStageFork, error, rank.args[0]);
   }
   slot->pid = started.pid;
+  slot->tag = Tag(spec.attempt, rank.rank);
   slot->state = rank::kRankRunning;
   slot->output = std::move(started.output);
   slot->report = std::move(started.report);
@@ -115,13 +125,33 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
 
 // It has no tag, so MayLive() is true of it while any rank lives, and the sweep after the last one
 // ends it: the same rule as for what ranks leave behind.
-void Keeper::StartService(const rank::StartSpec& spec, int socket) {
+bool Keeper::StartService(const rank::StartSpec& spec, int socket, uint32_t request) {
   service_pid_ = SpawnService(spec, socket, limits_);
-  if (service_pid_ <= 0) {
-    Note("attempt %llu: service %s: %s", static_cast<unsigned long long>(spec.attempt),
-         spec.service[0].c_str(), strerror(-service_pid_));
-    service_pid_ = 0;
+  if (service_pid_ > 0) return true;
+  const int error = -std::exchange(service_pid_, 0);
+  // Its ranks would wait for it in vain: none is started.
+  for (const rank::RankSpec& rank : spec.ranks) {
+    RankSlot* slot = MakeSlot(rank.rank);
+    slot->attempt = spec.attempt;
+    slot->state = rank::kRankNone;
+    slot->wait_status = slot->exit_mono_ns = 0;
+    slot->start_request = request;
+    StartFailed(slot, rank::kStageService, error, spec.service[0]);
   }
+  return false;
+}
+
+void Keeper::ServiceEnded(const siginfo_t& info, uint64_t now_ns) {
+  service_pid_ = 0;
+  if (!AnyAlive()) return;
+  Note("the service of attempt %llu ended before its ranks (code %d, status %d)",
+       static_cast<unsigned long long>(newest_attempt_), info.si_code, info.si_status);
+  Message ended;
+  ended.type = rank::kServiceEnded;
+  ended.attempt = newest_attempt_;
+  ended.args[0] = WaitStatus(info);
+  ended.args[1] = now_ns;
+  TellAgent(ended);
 }
 
 void Keeper::StartFailed(RankSlot* slot, int stage, int error, const std::string& what) {
@@ -188,17 +218,18 @@ void Keeper::ReapChildren() {
       siginfo_t reaped = {};
       waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
       if (slot != nullptr) RankEnded(slot, WaitStatus(info), now);
-      if (info.si_pid == service_pid_) {
-        service_pid_ = 0;
-        if (AnyAlive())
-          Note("the service of attempt %llu ended before its ranks (code %d, status %d)",
-               static_cast<unsigned long long>(newest_attempt_), info.si_code, info.si_status);
-      }
+      if (info.si_pid == service_pid_) ServiceEnded(info, now);
+      ForgetStandby(info.si_pid);
       SweepSoon();
       continue;
     }
     siginfo_t taken = {};
     waitid(P_PID, static_cast<id_t>(info.si_pid), &taken, WSTOPPED | WCONTINUED | WNOHANG);
+    // Nobody but ranks is ever stopped on purpose: one that waits for it would wait for ever.
+    if (info.si_pid == service_pid_ && taken.si_code == CLD_STOPPED) {
+      Note("the service was stopped by signal %d: continued", taken.si_status);
+      kill(service_pid_, SIGCONT);
+    }
     if (slot == nullptr || taken.si_pid == 0) continue;
     RankPaused(slot, taken.si_code == CLD_STOPPED || taken.si_code == CLD_TRAPPED, taken.si_status,
                now);
@@ -288,7 +319,7 @@ RankSlot* Keeper::OwnerOf(pid_t pid) {
     if (by_session != nullptr) return by_session;
     const std::string tag = EnvironValue(pid, kTagName);
     const auto tagged = std::find_if(slots_.begin(), slots_.end(), [&](const auto& slot) {
-      return slot->alive() && tag == Tag(slot->attempt, slot->rank);
+      return slot->alive() && tag == slot->tag;
     });
     return tagged == slots_.end() ? nullptr : tagged->get();
   }
@@ -296,7 +327,8 @@ RankSlot* Keeper::OwnerOf(pid_t pid) {
 }
 
 bool Keeper::MayLive(pid_t orphan) {
-  return OwnerOf(orphan) != nullptr || (AnyAlive() && EnvironValue(orphan, kTagName).empty());
+  return IsStandby(orphan) || OwnerOf(orphan) != nullptr ||
+         (AnyAlive() && EnvironValue(orphan, kTagName).empty());
 }
 
 void Keeper::SweepSoon() {

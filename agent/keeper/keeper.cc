@@ -35,6 +35,8 @@ constexpr int kNotesMax = 10'000;
 constexpr rlim_t kOpenFilesWanted = 4096;
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kTermWaitNs = 2'000 * kNsPerMs;
+// What is left of the owner's side cancels the job in order first: TERM, 10 s, KILL, with room.
+constexpr uint64_t kOwnerGoneNs = 15'000 * kNsPerMs;
 
 }  // namespace
 
@@ -146,7 +148,7 @@ void Keeper::ProtectSelf() {
 bool Keeper::Start() {
   buffer_.resize(rank::kPayloadBytesMax);
   ProtectSelf();
-  return LockDirectory() && CatchSignals() && Listen();
+  return WatchOwner() && LockDirectory() && CatchSignals() && Listen();
 }
 
 Link* Keeper::FindLink(uint32_t id) {
@@ -234,17 +236,24 @@ void Keeper::ReadSignals() {
 }
 
 void Keeper::EndAllRanks() {
-  const uint64_t give_up = MonoNs() + kTermWaitNs;
   for (auto& slot : slots_) KillRank(slot.get());
-  while (AnyAlive() && MonoNs() < give_up) {
+  EndEverything();
+}
+
+// Waits for what was killed, so that nothing is left when this process is gone.
+void Keeper::EndEverything() {
+  EndStandbys();
+  const uint64_t give_up = MonoNs() + kTermWaitNs;
+  Sweep();
+  while ((AnyAlive() || !ChildrenOf(getpid()).empty()) && MonoNs() < give_up) {
     pollfd wait = {signals_.get(), POLLIN, 0};
     poll(&wait, 1, 20);
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     }
     ReapChildren();
+    Sweep();
   }
-  Sweep();
 }
 
 void Keeper::AllocateArenas() {
@@ -257,10 +266,26 @@ void Keeper::AllocateArenas() {
   }
 }
 
+bool Keeper::WatchOwner() {
+  if (options_.owner_fd < 0) return true;
+  owner_.Reset(options_.owner_fd);
+  if (fcntl(owner_.get(), F_SETFD, FD_CLOEXEC) == 0) return true;
+  Note("--owner-fd %d: %s", options_.owner_fd, strerror(errno));
+  return false;
+}
+
+void Keeper::CheckOwner() {
+  if (ownerless_ns_ == 0 || MonoNs() < ownerless_ns_) return;
+  Note("the process that this belongs to is gone, and nobody has ended it in order: ending");
+  EndAllRanks();
+  quit_ = true;
+}
+
 void Keeper::CheckFence() {
   if (fence_ns_ == 0 || MonoNs() < fence_ns_) return;
   fence_ns_ = 0;
   Note("fence deadline passed: killing all ranks");
+  EndStandbys();
   for (auto& slot : slots_) KillRank(slot.get());
   rank::Message fenced;
   fenced.type = rank::kFenced;
@@ -274,6 +299,8 @@ int Keeper::PollTimeoutMs() const {
     if (slot->allocating) return 0;
   }
   if (fence_ns_ != 0) next = std::min(next, fence_ns_);
+  if (ownerless_ns_ != 0) next = std::min(next, ownerless_ns_);
+  if (standby_ns_ != 0) next = std::min(next, standby_ns_);
   if (next_sweep_ns_ != 0) next = std::min(next, next_sweep_ns_);
   if (next == ~0ull) return -1;
   const uint64_t now = MonoNs();
@@ -302,7 +329,8 @@ void Keeper::ServeLinks(const std::vector<pollfd>& ready, size_t* at) {
 }
 
 void Keeper::Poll() {
-  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> fds = {
+      {signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}, {owner_.get(), 0, 0}};
   for (auto& slot : slots_) {
     if (slot->output.valid()) fds.push_back({slot->output.get(), POLLIN, 0});
     if (slot->report.valid()) fds.push_back({slot->report.get(), POLLIN, 0});
@@ -312,7 +340,11 @@ void Keeper::Poll() {
     fds.push_back({link->fd(), static_cast<short>(in | (link->wants_to_write() ? POLLOUT : 0)), 0});
   }
   if (poll(fds.data(), fds.size(), PollTimeoutMs()) <= 0) return;
-  size_t at = 2;
+  if (fds[2].revents != 0) {
+    ownerless_ns_ = MonoNs() + kOwnerGoneNs;
+    owner_.Reset();
+  }
+  size_t at = 3;
   ServeSlots(fds, &at);
   // Exits after the output that came before them, in the same turn and before any message.
   if (fds[0].revents != 0) ReadSignals();
@@ -326,6 +358,8 @@ int Keeper::Run() {
     Poll();
     AllocateArenas();
     CheckFence();
+    CheckOwner();
+    StartStandbys();
     if (next_sweep_ns_ != 0 && MonoNs() >= next_sweep_ns_) Sweep();
     BuryLinks();
   }

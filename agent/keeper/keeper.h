@@ -7,10 +7,12 @@
 //   agent_side.cc     what the agent sends
 //   rank_side.cc      what ranks send
 //   children.cc       starting, exits and stops, descendants, output
+//   standbys.cc       processes that get ready to become the ranks of the next attempt
 #ifndef HOLDFAST_AGENT_KEEPER_KEEPER_H_
 #define HOLDFAST_AGENT_KEEPER_KEEPER_H_
 
 #include <poll.h>
+#include <signal.h>
 
 #include <cstdint>
 #include <memory>
@@ -28,6 +30,7 @@ struct Options {
   std::string dir;  // absolute
   uint64_t job = 0;
   uint32_t max_ranks = 64;
+  int owner_fd = -1;  // a pipe's read end; once its writer is gone the keeper ends; -1: none
 };
 
 class Keeper {
@@ -55,11 +58,14 @@ class Keeper {
   bool Paused(const Link& link);
   void ReadSignals();
   void EndAllRanks();
+  void EndEverything();
   void Accept();
   void ReadLink(Link* link);
   void BuryLinks();
   void AllocateArenas();
   void CheckFence();
+  bool WatchOwner();
+  void CheckOwner();
   Link* FindLink(uint32_t id);
   Link* Agent();
   void TellAgent(rank::Message message, const std::string& payload = "",
@@ -94,7 +100,9 @@ class Keeper {
   RankSlot* FindSlot(uint32_t rank);
   RankSlot* MakeSlot(uint32_t rank);
   void StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request);
-  void StartService(const rank::StartSpec& spec, int socket);
+  bool StartService(const rank::StartSpec& spec, int socket, uint32_t request);
+  void ServiceEnded(const siginfo_t& info, uint64_t now_ns);
+  std::vector<std::string> EnvOf(const rank::StartSpec& spec, const rank::RankSpec& rank) const;
   void StartFailed(RankSlot* slot, int stage, int error, const std::string& what);
   void ReadReport(RankSlot* slot);
   void ReapChildren();
@@ -108,8 +116,25 @@ class Keeper {
   void SweepSoon();
   bool AnyAlive() const;
 
+  // standbys.cc
+  struct Standby {
+    uint32_t rank = 0;
+    Spawned process;
+    StandbyEnds ends;
+    std::string tag;  // HOLDFAST_KEEPER_RANK in the environment that the kernel shows
+  };
+  void PlanStandbys(const rank::StartSpec& spec);
+  void StartStandbys();
+  void StartStandby(const rank::RankSpec& rank);
+  bool WakeStandbyOf(RankSlot* slot, const rank::StartSpec& spec,
+                     const std::vector<std::string>& env);
+  bool ForgetStandby(pid_t pid);
+  void EndStandbys();
+  bool IsStandby(pid_t pid) const;
+  void NoteStandby(uint32_t rank, pid_t pid);
+
   const Options options_;
-  UniqueFd lock_, listener_, signals_, exits_;
+  UniqueFd lock_, listener_, signals_, exits_, owner_;
   std::string socket_path_;
   InheritedLimits limits_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -118,7 +143,11 @@ class Keeper {
   uint32_t agent_ = 0;  // link id; 0 = none
   uint64_t newest_attempt_ = 0;
   pid_t service_pid_ = 0;  // of the newest attempt; 0: none, or ended
+  std::vector<std::unique_ptr<Standby>> standbys_;
+  rank::StartSpec standby_spec_;  // of the attempt that they get ready beside
+  uint64_t standby_ns_ = 0;       // when to start them; 0: not
   uint64_t fence_ns_ = 0;
+  uint64_t ownerless_ns_ = 0;  // when to end since the owner is gone; 0: it is there, or none is
   uint64_t sweep_interval_ns_ = 0;  // grows while something will not die
   uint64_t next_sweep_ns_ = 0;      // 0: nothing to look for
   int notes_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// holdfast-keeper --dir DIR --job N [--max-ranks N]
+// holdfast-keeper --dir DIR --job N [--max-ranks N] [--owner-fd N]
 // Exit status: 0 after kQuit or SIGTERM, 2 usage, 4 when the directory cannot be served.
 #include <getopt.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@ namespace {
 constexpr int kExitUsage = 2;
 constexpr int kExitRefused = 4;
 constexpr uint64_t kMaxRanksLimit = 64;
+constexpr uint64_t kDescriptorMax = 1 << 20;
 
 bool ParseNumber(const char* text, uint64_t low, uint64_t high, uint64_t* out) {
   char* end = nullptr;
@@ -27,6 +28,7 @@ bool ParseArgs(int argc, char** argv, holdfast::keeper::Options* options) {
       {"dir", required_argument, nullptr, 'd'},
       {"job", required_argument, nullptr, 'j'},
       {"max-ranks", required_argument, nullptr, 'r'},
+      {"owner-fd", required_argument, nullptr, 'o'},
       {nullptr, 0, nullptr, 0},
   };
   uint64_t number = 0;
@@ -37,6 +39,8 @@ bool ParseArgs(int argc, char** argv, holdfast::keeper::Options* options) {
       options->job = number;
     } else if (c == 'r' && ParseNumber(optarg, 1, kMaxRanksLimit, &number)) {
       options->max_ranks = static_cast<uint32_t>(number);
+    } else if (c == 'o' && ParseNumber(optarg, 3, kDescriptorMax, &number)) {
+      options->owner_fd = static_cast<int>(number);
     } else {
       return false;
     }
@@ -50,7 +54,8 @@ int main(int argc, char** argv) {
   holdfast::keeper::Options options;
   if (!ParseArgs(argc, argv, &options)) {
     fprintf(stderr,
-            "usage: holdfast-keeper --dir DIR --job N (1 or more) [--max-ranks N (1 to 64)]\n");
+            "usage: holdfast-keeper --dir DIR --job N (1 or more) [--max-ranks N (1 to 64)] "
+            "[--owner-fd N (an open pipe)]\n");
     return kExitUsage;
   }
   char* resolved = realpath(options.dir.c_str(), nullptr);

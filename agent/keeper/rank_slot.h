@@ -42,6 +42,7 @@ struct RankSlot {
   rank::RankState state = rank::kRankNone;
   uint64_t wait_status = 0;
   uint64_t exit_mono_ns = 0;
+  std::string tag;                // HOLDFAST_KEEPER_RANK in the environment that the kernel shows
   std::string program;            // for messages
   std::string working_directory;  // for messages
 

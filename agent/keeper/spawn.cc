@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,20 +99,37 @@ int BecomeWhoItRunsAs(pid_t keeper, const rank::StartSpec& spec, const Inherited
   return 0;
 }
 
+constexpr int kInheritedMax = 2;
+
 struct Child {
   pid_t keeper;
   int input, output, report;
   char** argv;
   char** envp;
+  int inherited[kInheritedMax] = {-1, -1};  // become 3 and 4; both or none
 };
 
-[[noreturn]] void RunChild(const Child& child, const rank::StartSpec& spec,
+// Descriptors may stand where others are to go: all out of the way first. Returns 0 or an errno.
+int Inherit(Child* child) {
+  constexpr int kFirst = 3, kFree = kFirst + kInheritedMax;
+  child->report = fcntl(child->report, F_DUPFD_CLOEXEC, kFree);
+  for (int& fd : child->inherited) fd = fcntl(fd, F_DUPFD_CLOEXEC, kFree);
+  for (int i = 0; i < kInheritedMax; ++i) {
+    if (child->report < 0 || dup2(child->inherited[i], kFirst + i) < 0) return errno;
+  }
+  return 0;
+}
+
+[[noreturn]] void RunChild(Child child, const rank::StartSpec& spec,
                            const InheritedLimits& limits) {
   BeginChild(child.keeper);
   if (dup2(child.input, 0) < 0 || dup2(child.output, 1) < 0 || dup2(child.output, 2) < 0) {
     Fail(child.report, rank::kStageLog, errno);
   }
-  syscall(SYS_close_range, 3u, ~0u,
+  const bool inherits = child.inherited[0] >= 0;
+  if (const int error = inherits ? Inherit(&child) : 0; error != 0)
+    Fail(child.report, rank::kStageFork, error);
+  syscall(SYS_close_range, inherits ? 3u + kInheritedMax : 3u, ~0u,
           CLOSE_RANGE_CLOEXEC);  // all are CLOEXEC already; this also covers what we inherited
   if (const int error = BecomeWhoItRunsAs(child.keeper, spec, limits); error != 0)
     Fail(child.report, rank::kStageUser, error);
@@ -147,17 +167,24 @@ std::vector<std::string> MergeEnv(const std::vector<std::string>& common,
   return env;
 }
 
-int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
-              const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out) {
+namespace {
+
+int Spawn(const rank::StartSpec& spec, const std::vector<std::string>& args,
+          const std::vector<std::string>& env, const InheritedLimits& limits,
+          const StandbyEnds* standby, Spawned* out) {
   UniqueFd output_write, report_write;
   if (!MakePipe(&out->output, &output_write) || !MakePipe(&out->report, &report_write))
     return errno;
   UniqueFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!input.valid()) return errno;
-  std::vector<char*> argv = Pointers(rank.args);
+  std::vector<char*> argv = Pointers(args);
   std::vector<char*> envp = Pointers(env);
-  const Child child = {getpid(),           input.get(), output_write.get(),
-                       report_write.get(), argv.data(), envp.data()};
+  Child child = {getpid(),           input.get(), output_write.get(),
+                 report_write.get(), argv.data(), envp.data()};
+  if (standby != nullptr) {
+    child.inherited[0] = standby->go.get();
+    child.inherited[1] = standby->start.get();
+  }
   const pid_t pid = fork();
   if (pid < 0) return errno;
   if (pid == 0) RunChild(child, spec, limits);
@@ -165,33 +192,87 @@ int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
   return 0;
 }
 
+}  // namespace
+
+int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
+              const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out) {
+  return Spawn(spec, rank.args, env, limits, nullptr, out);
+}
+
+int SpawnStandby(const rank::StartSpec& spec, const std::vector<std::string>& env,
+                 const InheritedLimits& limits, Spawned* out, StandbyEnds* ends) {
+  int go[2];
+  if (pipe2(go, O_CLOEXEC) != 0) return errno;
+  ends->go.Reset(go[1]);
+  ends->start.Reset(memfd_create("holdfast-standby", MFD_CLOEXEC));
+  StandbyEnds theirs;
+  theirs.go.Reset(go[0]);
+  if (!ends->start.valid()) return errno;
+  // Reopened, so that the two do not share an offset, and what we write cannot be written by it.
+  const std::string path = "/proc/self/fd/" + std::to_string(ends->start.get());
+  theirs.start.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!theirs.start.valid()) return errno;
+  return Spawn(spec, spec.standby, env, limits, &theirs, out);
+}
+
+int WakeStandby(const StandbyEnds& ends, const std::string& start) {
+  size_t done = 0;
+  while (done < start.size()) {
+    const ssize_t n = write(ends.start.get(), start.data() + done, start.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : EIO;
+    done += static_cast<size_t>(n);
+  }
+  return write(ends.go.get(), "g", 1) == 1 ? 0 : errno;
+}
+
+namespace {
+
+[[noreturn]] void RunService(const Child& child, int socket, const rank::StartSpec& spec,
+                             const InheritedLimits& limits) {
+  BeginChild(child.keeper);
+  dup2(child.input, 0);
+  dup2(child.output, 1);
+  // Out of the way of the number that the socket gets.
+  const int report = fcntl(child.report, F_DUPFD_CLOEXEC, rank::kServiceFd + 1);
+  // Itself when it is that number already: then only the flag is to go.
+  const int placed =
+      socket == rank::kServiceFd ? fcntl(socket, F_SETFD, 0) : dup2(socket, rank::kServiceFd);
+  if (report < 0 || placed < 0) _exit(kExitNotStarted);
+  syscall(SYS_close_range, static_cast<unsigned>(rank::kServiceFd) + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+  if (const int error = BecomeWhoItRunsAs(child.keeper, spec, limits); error != 0)
+    Fail(report, rank::kStageService, error);
+  environ = child.envp;
+  execv(child.argv[0], child.argv);
+  Fail(report, rank::kStageService, errno);
+}
+
+}  // namespace
+
 pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimits& limits) {
   const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null_fd.valid()) return -errno;
+  UniqueFd report, report_write;
+  if (!null_fd.valid() || !MakePipe(&report, &report_write)) return -errno;
   std::vector<char*> argv = Pointers(spec.service);
   const std::vector<std::string> environment = {kDefaultPath};
   std::vector<char*> envp = Pointers(environment);
-  const pid_t keeper = getpid();
+  const Child child = {getpid(),           null_fd.get(), null_fd.get(),
+                       report_write.get(), argv.data(),   envp.data()};
   const pid_t pid = fork();
-  if (pid != 0) return pid < 0 ? -errno : pid;
-  BeginChild(keeper);
-  dup2(null_fd.get(), 0);
-  dup2(null_fd.get(), 1);
-  // Itself when it is that number already: then only the flag is to go.
-  if (socket == rank::kServiceFd) {
-    fcntl(socket, F_SETFD, 0);
-  } else if (dup2(socket, rank::kServiceFd) < 0) {
-    _exit(kExitNotStarted);
-  }
-  syscall(SYS_close_range, static_cast<unsigned>(rank::kServiceFd) + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-  int error = BecomeWhoItRunsAs(keeper, spec, limits);
-  if (error == 0) {
-    environ = envp.data();
-    execv(argv[0], argv.data());
-    error = errno;
-  }
-  dprintf(2, "service %s: %s\n", argv[0], strerror(error));
-  _exit(kExitNotStarted);
+  if (pid < 0) return -errno;
+  if (pid == 0) RunService(child, socket, spec, limits);
+  report_write.Reset();
+  pollfd told = {report.get(), POLLIN, 0};
+  int ready;
+  do {
+    ready = poll(&told, 1, kServiceExecMs);
+  } while (ready < 0 && errno == EINTR);
+  ChildReport what;
+  const bool failed = ready > 0 && read(report.get(), &what, sizeof(what)) == sizeof(what);
+  if (ready != 0 && !failed) return pid;
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  return failed ? -what.error : -ETIMEDOUT;
 }
 
 }  // namespace holdfast::keeper

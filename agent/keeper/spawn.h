@@ -44,9 +44,20 @@ std::vector<std::string> MergeEnv(const std::vector<std::string>& common,
 int SpawnRank(const rank::StartSpec& spec, const rank::RankSpec& rank,
               const std::vector<std::string>& env, const InheritedLimits& limits, Spawned* out);
 
+// A process with spec.standby as its command, in all else as a rank: `output` from the start,
+// kStandbyGoFd and kStandbyStartFd at its other ends. It becomes the rank by WakeStandby.
+struct StandbyEnds {
+  UniqueFd go, start;
+};
+int SpawnStandby(const rank::StartSpec& spec, const std::vector<std::string>& env,
+                 const InheritedLimits& limits, Spawned* out, StandbyEnds* ends);
+// Returns 0 or an errno: then it has not been told and is of no use.
+int WakeStandby(const StandbyEnds& ends, const std::string& start);
+
 // Starts spec.service as the user of the ranks, with `socket` as rank::kServiceFd and the keeper's
-// own stderr. Returns the process or a negative errno; when exec fails it says so on stderr and
-// ends.
+// own stderr, and waits, kServiceExecMs at most, until exec has worked. Returns the process or a
+// negative errno with nothing left of it.
+inline constexpr int kServiceExecMs = 2'000;
 pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimits& limits);
 
 }  // namespace holdfast::keeper

@@ -81,12 +81,14 @@ enum MessageType : uint16_t {
   kContinued = 85,  // args: rank, pid, 0, mono_ns, attempt           (WCONTINUED)
   kForward = 86,  // args: rank, pid. From a rank, for the agent: `peer` is the connection; payload:
                   // a whole packet
-  kSealedNote = 87,   // args: rank, step, buffer, flags, attempt
-  kHelloNote = 88,    // args: rank, pid, mono_ns, attempt
-  kFenced = 89,       // args: mono_ns. The deadline passed and all ranks were killed
-  kStartFailed = 90,  // args: rank, errno, stage (StartStage); payload: what failed (path)
-  kArenaNote = 91,    // args: rank; descriptor {arena}: a rank asked for its arena, here is the
-                      // mapping for the agent
+  kSealedNote = 87,    // args: rank, step, buffer, flags, attempt
+  kHelloNote = 88,     // args: rank, pid, mono_ns, attempt
+  kFenced = 89,        // args: mono_ns. The deadline passed and all ranks were killed
+  kStartFailed = 90,   // args: rank, errno, stage (StartStage); payload: what failed (path)
+  kArenaNote = 91,     // args: rank; descriptor {arena}: a rank asked for its arena, here is the
+                       // mapping for the agent
+  kServiceEnded = 92,  // args: wait status, ns: before its ranks did
+  kStandbyNote = 93,   // args: rank, pid of its standby (0: it has none any more)
 };
 
 enum RankState : uint32_t { kRankNone = 0, kRankRunning = 1, kRankStopped = 2, kRankExited = 3 };
@@ -95,7 +97,8 @@ enum StartStage : uint32_t {
   kStageUser = 2,
   kStageExec = 3,
   kStageFork = 4,
-  kStageLog = 5
+  kStageLog = 5,
+  kStageService = 6
 };
 
 inline constexpr uint64_t kAllRanks = ~0ull;

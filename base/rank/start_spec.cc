@@ -136,6 +136,8 @@ class Decoder {
     if (key == "log_limit_bytes") return Number(value, 1, kAny, &out_->log_limit_bytes);
     if (key == "env") return AddEnv(value, &out_->env);
     if (key == "service") return AddEntry(value, &out_->service);
+    if (key == "standby") return AddEntry(value, &out_->standby);
+    if (key == "standby_after_ms") return Number(value, 0, kAny, &out_->standby_after_ms);
     if (key == "cwd" || key == "log_dir") {
       (key == "cwd" ? out_->cwd : out_->log_dir) = std::string(value);
       return IsAbsolute(value);
@@ -172,6 +174,8 @@ std::string EncodeStartSpec(const StartSpec& spec) {
   e.Add("log_limit_bytes", spec.log_limit_bytes);
   e.Add("log_dir", spec.log_dir);
   for (const std::string& arg : spec.service) e.Add("service", arg);
+  for (const std::string& arg : spec.standby) e.Add("standby", arg);
+  if (!spec.standby.empty()) e.Add("standby_after_ms", spec.standby_after_ms);
   for (const std::string& entry : spec.env) e.Add("env", entry);
   for (const RankSpec& r : spec.ranks) {
     e.Add("rank", r.rank);
@@ -179,6 +183,13 @@ std::string EncodeStartSpec(const StartSpec& spec) {
     for (const std::string& entry : r.env) e.Add("env", entry);
     for (const std::string& arg : r.args) e.Add("arg", arg);
   }
+  return e.Take();
+}
+
+std::string EncodeStandbyStart(const std::vector<std::string>& env, const std::string& cwd) {
+  Encoder e;
+  for (const std::string& entry : env) e.Add("env", entry);
+  e.Add("cwd", cwd);
   return e.Take();
 }
 

@@ -40,11 +40,18 @@ struct StartSpec {
   // argv of a process that serves the ranks of this attempt and ends after the last of them; it
   // inherits the socket that came with the order as descriptor kServiceFd. Empty: none.
   std::vector<std::string> service;
+  // argv of a process that gets ready while the attempt runs and takes the place of a rank of the
+  // next one, if that has the same argv here (agent/standby/). Empty: none.
+  std::vector<std::string> standby;
+  uint64_t standby_after_ms =
+      0;  // from the start of the ranks, which are to have the machine first
   std::vector<std::string> env;
   std::vector<RankSpec> ranks;
 };
 
 inline constexpr int kServiceFd = 3;
+inline constexpr int kStandbyGoFd = 3;     // of a standby: a pipe; one byte means go
+inline constexpr int kStandbyStartFd = 4;  // of a standby: what it is to become, EncodeStandbyStart
 
 inline constexpr size_t kStartSpecBytesMax = 4u << 20;
 inline constexpr size_t kStartSpecRanksMax = 64;
@@ -53,6 +60,8 @@ inline constexpr size_t kStartSpecEntriesMax =
 
 // Empty when a string in `spec` holds a NUL byte: it would be read back as a key of its own.
 std::string EncodeStartSpec(const StartSpec& spec);
+// "env=K=V" of each entry, then "cwd=PATH": NUL-terminated.
+std::string EncodeStandbyStart(const std::vector<std::string>& env, const std::string& cwd);
 // False with a reason naming the key and the value.
 bool DecodeStartSpec(const std::string& text, StartSpec* out, std::string* reason);
 

@@ -20,6 +20,8 @@ StartSpec Example() {
   s.log_dir = "/var/logs";
   s.log_limit_bytes = 1 << 20;
   s.service = {"/bin/holdfast-tcp-store", "--listen-fd", "3"};
+  s.standby = {"python", "-u", "holdfast-standby.py", "auto", "train.py"};
+  s.standby_after_ms = 2000;
   s.env = {"A=1", "EMPTY=", "WITH=a=b\nc"};
   s.ranks.push_back({2, 0, {"python", "train.py", ""}, {"RANK=2"}});
   s.ranks.push_back({3, 1, {"python"}, {"RANK=3"}});
@@ -54,6 +56,8 @@ TEST(StartSpecTest, ComesBackAsItWas) {
   EXPECT_EQ(out.log_limit_bytes, s.log_limit_bytes);
   EXPECT_EQ(out.env, s.env);
   EXPECT_EQ(out.service, s.service);
+  EXPECT_EQ(out.standby, s.standby);
+  EXPECT_EQ(out.standby_after_ms, 2000u);
   ASSERT_EQ(out.ranks.size(), 2u);
   EXPECT_EQ(out.ranks[0].args, s.ranks[0].args);
   EXPECT_EQ(out.ranks[1].env, s.ranks[1].env);

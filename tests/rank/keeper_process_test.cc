@@ -345,21 +345,43 @@ TEST_F(ServiceTest, ItStaysWhenTheAgentGoesAndDiesWithTheKeeper) {
   EXPECT_TRUE(Eventually([&] { return !ProcessLives(service); }));
 }
 
-TEST_F(ServiceTest, OneThatEndsOrCannotStartLeavesTheRanksAlone) {
+TEST_F(ServiceTest, OneThatEndsIsToldAndLeavesTheRanksAlone) {
   auto agent = Attach();
   const pid_t service = StartWithService(agent.get(), Shell(1, "sleep 1000"));
   ASSERT_EQ(kill(service, SIGKILL), 0);
-  EXPECT_TRUE(Logged("the service of attempt 1 ended before its ranks"));
+  const auto ended = agent->Expect(rank::kServiceEnded);
+  ASSERT_NE(ended, nullptr);
+  EXPECT_EQ(ended->message.attempt, 1u);
+  EXPECT_EQ(ended->message.args[0], Status(CLD_KILLED, SIGKILL));
   EXPECT_FALSE(agent->HasSeen(rank::kExited));
-  Signal(agent.get(), SIGKILL, 0, 1);
-  ASSERT_NE(agent->ExpectOfRank(rank::kExited, 0), nullptr);
-  rank::StartSpec missing = Shell(2, "sleep 1000");
+}
+
+TEST_F(ServiceTest, OneThatIsStoppedIsContinued) {
+  auto agent = Attach();
+  const pid_t service = StartWithService(agent.get(), Shell(1, "sleep 1000"));
+  ASSERT_EQ(kill(service, SIGSTOP), 0);
+  EXPECT_TRUE(Logged("the service was stopped by signal 19: continued"));
+  EXPECT_TRUE(Eventually([&] {
+    const std::string stat = ReadFile("/proc/" + std::to_string(service) + "/stat");
+    return stat.find(") T ") == std::string::npos;
+  }));
+}
+
+TEST_F(ServiceTest, WithoutItNoRankIsStarted) {
+  auto agent = Attach();
+  rank::StartSpec missing = Spec(1, 2, {"/bin/sleep", "1000"});
   missing.service = {"/no/such/service"};
   const UniqueFd socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
   SendStart(agent.get(), missing, socket.get());
-  ASSERT_NE(agent->ExpectOfStart(2), nullptr);
-  EXPECT_TRUE(Logged("/no/such/service"));
-  Signal(agent.get(), SIGKILL, 0, 2);
+  for (const uint64_t number : {0, 1}) {
+    const auto failed = agent->ExpectOfRank(rank::kStartFailed, number);
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(failed->message.args[1], static_cast<uint64_t>(ENOENT));
+    EXPECT_EQ(failed->message.args[2], static_cast<uint64_t>(rank::kStageService));
+    EXPECT_EQ(failed->payload, "/no/such/service");
+  }
+  EXPECT_FALSE(agent->HasSeen(rank::kStarted));
+  EXPECT_EQ(StartRanks(agent.get(), Shell(2, "exit 0")).size(), 1u);
 }
 
 TEST_F(ServiceTest, ItEndsWhenNoRankCouldBeStarted) {
