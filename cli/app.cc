@@ -63,6 +63,7 @@ void AddAll(CLI::App* app, Invocation* invocation) {
   AddDescribe(app, invocation);
   AddLogs(app, invocation);
   AddEvents(app, invocation);
+  AddNotify(app, invocation);
   AddWait(app, invocation);
   AddCancel(app, invocation);
   AddRestart(app, invocation);
@@ -144,7 +145,12 @@ int RunApp(int argc, char** argv) {
   Invocation invocation;
   std::vector<std::string> args;
   // The words every program answers to, beside the verbs' own form.
-  const std::string_view first = argc > 1 ? argv[1] : "";
+  const std::string_view first = argc > 1 ? argv[1] : "", second = argc > 2 ? argv[2] : "";
+  if ((first == "run" && (second == "-h" || second == "--help")) ||
+      (first == "help" && second == "run")) {
+    PrintLine(RunHelp());
+    return kExitDone;
+  }
   if (first == "--version" || first == "-V") {
     args.emplace_back("version");
     argv += 1, argc -= 1;
@@ -156,8 +162,6 @@ int RunApp(int argc, char** argv) {
   // torchrun's command line is its own language: the first word that is no flag ends the flags.
   if (first == "run") {
     args.emplace_back("run");
-    if (argc > 2 && (std::string_view(argv[2]) == "-h" || std::string_view(argv[2]) == "--help"))
-      args.emplace_back("--help");
     invocation.command.assign(argv + 2, argv + argc);
     argc = 1;
   }

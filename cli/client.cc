@@ -99,6 +99,17 @@ absl::StatusOr<v1::JobStatus> CancelJob(SchedulerClient* client, const std::stri
   return client->Call(absl::StrCat("cancel ", job), &v1::Scheduler::Stub::CancelJob, request);
 }
 
+sigset_t InterruptSignals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGINT);
+  ::sigaddset(&set, SIGTERM);
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);
+  return set;
+}
+
 struct InterruptGuard::Shared {
   Mutex mutex;
   CondVar changed;
@@ -111,19 +122,19 @@ struct InterruptGuard::Shared {
 
   void Run() {
     int signal = 0;
-    while (::sigwait(&signals, &signal) == 0 && !ending.load()) {
-      const MutexLock lock(mutex);
-      interrupted = true;
-      if (context != nullptr) context->TryCancel();
-      changed.NotifyAll();
-    }
+    while (::sigwait(&signals, &signal) == 0 && !ending.load()) Interrupt();
+  }
+
+  void Interrupt() {
+    const MutexLock lock(mutex);
+    interrupted = true;
+    if (context != nullptr) context->TryCancel();
+    changed.NotifyAll();
   }
 };
 
 InterruptGuard::InterruptGuard() : shared_(std::make_unique<Shared>()) {
-  ::sigemptyset(&shared_->signals);
-  ::sigaddset(&shared_->signals, SIGINT);
-  ::sigaddset(&shared_->signals, SIGTERM);
+  shared_->signals = InterruptSignals();
   ::pthread_sigmask(SIG_BLOCK, &shared_->signals, &shared_->before);
   shared_->thread = std::thread([s = shared_.get()] { s->Run(); });
 }
@@ -146,6 +157,8 @@ bool InterruptGuard::interrupted() const {
   const MutexLock lock(shared_->mutex);
   return shared_->interrupted;
 }
+
+void InterruptGuard::Interrupt() { shared_->Interrupt(); }
 
 void InterruptGuard::Rearm() {
   const MutexLock lock(shared_->mutex);

@@ -5,6 +5,8 @@
 #ifndef HOLDFAST_CLI_CLIENT_H_
 #define HOLDFAST_CLI_CLIENT_H_
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -88,9 +90,12 @@ absl::Status ReadStream(grpc::ClientContext* context, grpc::ClientReader<Message
 // Orders the end of a job, named by id or by name; it ends later.
 absl::StatusOr<v1::JobStatus> CancelJob(SchedulerClient* client, const std::string& job);
 
-// Ctrl-C and SIGTERM while following: the current context is cancelled so that Read returns. One at
-// a time in a process; the signals are taken by a thread of this object's. Make it before the first
-// channel: gRPC's threads must inherit the blocked signals.
+// SIGINT, SIGTERM, and SIGHUP unless it is ignored (nohup).
+sigset_t InterruptSignals();
+
+// One of InterruptSignals() while following: the current context is cancelled so that Read returns.
+// One at a time in a process; the signals are taken by a thread of this object's. Make it before
+// the first channel: gRPC's threads must inherit the blocked signals.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -101,6 +106,8 @@ class InterruptGuard {
   // The context to cancel; null for none. Cancels at once when the interrupt has come already.
   void Watch(grpc::ClientContext* context);
   bool interrupted() const;
+  // As if a signal had come.
+  void Interrupt();
   // Waits for the next one, after one was seen.
   void Rearm();
   // Sleeps, but an interrupt ends it.

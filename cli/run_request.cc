@@ -11,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -33,10 +34,10 @@ enum class Meaning {
 };
 
 struct Flag {
-  const char* name;  // with dashes
-  bool takes_value;
+  const char* name;   // with dashes
+  const char* value;  // what stands for it in the help; null: a switch
   Meaning meaning;
-  const char* why = "";
+  const char* help;  // for kNoEffect: why
   std::string RunRequest::*text = nullptr;
   bool RunRequest::*given = nullptr;
 };
@@ -44,39 +45,56 @@ struct Flag {
 constexpr char kFreshPort[] = "each attempt meets at a fresh port that Holdfast serves itself";
 constexpr char kEvents[] = "ends of ranks are noticed by event, not by looking again";
 constexpr char kLogs[] = "logs are kept under the state directory (--state), one file a rank";
+constexpr char kModule[] = "what follows is a module, as for python -m";
 
 constexpr Flag kFlags[] = {
-    {"--nnodes", true, Meaning::kNodes},
-    {"--nproc-per-node", true, Meaning::kRanks},
-    {"--max-restarts", true, Meaning::kMaxRestarts},
-    {"--role", true, Meaning::kText, "", &RunRequest::role},
-    {"--local-ranks-filter", true, Meaning::kShownRanks},
-    {"--state", true, Meaning::kText, "", &RunRequest::state},
-    {"--name", true, Meaning::kText, "", &RunRequest::name},
-    {"--grace", true, Meaning::kText, "", &RunRequest::grace},
-    {"--time-limit", true, Meaning::kText, "", &RunRequest::time_limit},
-    {"--module", false, Meaning::kSwitch, "", nullptr, &RunRequest::module},
-    {"-m", false, Meaning::kSwitch, "", nullptr, &RunRequest::module},
-    {"--no-python", false, Meaning::kSwitch, "", nullptr, &RunRequest::no_python},
-    {"--node-rank", true, Meaning::kNodeRank},
-    {"--standalone", false, Meaning::kImplied},
-    {"--run-path", false, Meaning::kImplied},
-    {"--rdzv-backend", true, Meaning::kNoEffect, kFreshPort},
-    {"--rdzv-endpoint", true, Meaning::kNoEffect, kFreshPort},
-    {"--rdzv-id", true, Meaning::kNoEffect, kFreshPort},
-    {"--rdzv-conf", true, Meaning::kNoEffect, kFreshPort},
-    {"--master-addr", true, Meaning::kNoEffect, kFreshPort},
-    {"--master-port", true, Meaning::kNoEffect, kFreshPort},
-    {"--local-addr", true, Meaning::kNoEffect, kFreshPort},
-    {"--monitor-interval", true, Meaning::kNoEffect, kEvents},
-    {"--start-method", true, Meaning::kNoEffect, "ranks are always started by exec"},
-    {"--event-log-handler", true, Meaning::kNoEffect, "see `holdfast events`"},
-    {"--logs-specs", true, Meaning::kNoEffect, kLogs},
-    {"--log-dir", true, Meaning::kNoEffect, kLogs},
-    {"--redirects", true, Meaning::kNoEffect, kLogs},
-    {"-r", true, Meaning::kNoEffect, kLogs},
-    {"--tee", true, Meaning::kNoEffect, kLogs},
-    {"-t", true, Meaning::kNoEffect, kLogs},
+    {"--nproc-per-node", "N", Meaning::kRanks, "ranks: a number, auto, gpu or cpu (default 1)"},
+    {"--max-restarts", "N", Meaning::kMaxRestarts,
+     "restarts, whatever the reason; without it 100, and a script that keeps failing in the same "
+     "way ends"},
+    {"--module", nullptr, Meaning::kSwitch, kModule, nullptr, &RunRequest::module},
+    {"-m", nullptr, Meaning::kSwitch, kModule, nullptr, &RunRequest::module},
+    {"--no-python", nullptr, Meaning::kSwitch, "what follows is a program of its own", nullptr,
+     &RunRequest::no_python},
+    {"--role", "NAME", Meaning::kText, "ROLE_NAME of the ranks", &RunRequest::role},
+    {"--local-ranks-filter", "0,2", Meaning::kShownRanks, "whose output is shown (default all)"},
+    {"--state", "DIR", Meaning::kText,
+     "keeps logs and state there (default: a temporary directory)", &RunRequest::state},
+    {"--name", "NAME", Meaning::kText, "name of the job (default: the script's)",
+     &RunRequest::name},
+    {"--grace", "30s", Meaning::kText, "time to save before a time limit ends the job",
+     &RunRequest::grace},
+    {"--time-limit", "2h", Meaning::kText, "ends the job", &RunRequest::time_limit},
+    {"--standby", "MODULES", Meaning::kText,
+     "a process for each rank that waits to take its place, with these imported; auto (default): "
+     "what the script begins with; none",
+     &RunRequest::standby},
+    {"--notify", "COMMAND", Meaning::kText,
+     "run by sh for each incident, which it gets as JSON on its standard input",
+     &RunRequest::notify},
+    {"--log-limit", "1GiB", Meaning::kText,
+     "kept of each rank's output; what comes faster than it can be shown is dropped beyond it",
+     &RunRequest::log_limit},
+    {"--nnodes", "1", Meaning::kNodes, ""},
+    {"--node-rank", "0", Meaning::kNodeRank, ""},
+    {"--standalone", nullptr, Meaning::kImplied, ""},
+    {"--run-path", nullptr, Meaning::kImplied, ""},
+    {"--rdzv-backend", "X", Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-endpoint", "X", Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-id", "X", Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-conf", "X", Meaning::kNoEffect, kFreshPort},
+    {"--master-addr", "X", Meaning::kNoEffect, kFreshPort},
+    {"--master-port", "X", Meaning::kNoEffect, kFreshPort},
+    {"--local-addr", "X", Meaning::kNoEffect, kFreshPort},
+    {"--monitor-interval", "X", Meaning::kNoEffect, kEvents},
+    {"--start-method", "X", Meaning::kNoEffect, "ranks are always started by exec"},
+    {"--event-log-handler", "X", Meaning::kNoEffect, "see `holdfast events`"},
+    {"--logs-specs", "X", Meaning::kNoEffect, kLogs},
+    {"--log-dir", "X", Meaning::kNoEffect, kLogs},
+    {"--redirects", "X", Meaning::kNoEffect, kLogs},
+    {"-r", "X", Meaning::kNoEffect, kLogs},
+    {"--tee", "X", Meaning::kNoEffect, kLogs},
+    {"-t", "X", Meaning::kNoEffect, kLogs},
 };
 
 const Flag* FindFlag(std::string name) {
@@ -151,13 +169,14 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
     case Meaning::kNodeRank:
       return ReadNumber(written, value, 0, 0, &number);
     case Meaning::kText:
+      if (value.empty()) return Bad(written, value, "empty");
       out->*flag.text = value;
       return absl::OkStatus();
     case Meaning::kSwitch:
       out->*flag.given = true;
       return absl::OkStatus();
     case Meaning::kNoEffect:
-      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));
+      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.help));
       return absl::OkStatus();
     case Meaning::kImplied:
       return absl::OkStatus();
@@ -191,9 +210,20 @@ std::string FindInPath(const std::string& name) {
   return "";
 }
 
+// As exec looks for it. NOT_FOUND, beginning with `what`: before a rank is started in vain.
+absl::Status CheckProgram(const std::string& what, const std::string& name) {
+  const bool found = name.find('/') == std::string::npos ? !FindInPath(name).empty()
+                                                         : ::access(name.c_str(), X_OK) == 0;
+  if (found) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(what, name, ": no such program, or it cannot be executed"));
+}
+
 absl::StatusOr<std::string> FindPython() {
-  if (const char* named = std::getenv("PYTHON_EXEC"); named != nullptr && *named != '\0')
+  if (const char* named = std::getenv("PYTHON_EXEC"); named != nullptr && *named != '\0') {
+    HF_RETURN_IF_ERROR(CheckProgram("PYTHON_EXEC: ", named));
     return std::string(named);
+  }
   // `python` first: in a virtual environment both are there, and outside one it is what the user
   // calls python.
   for (const char* name : {"python", "python3"}) {
@@ -239,9 +269,10 @@ absl::StatusOr<RunRequest> ParseRun(const std::vector<std::string>& arguments,
     }
     std::string value;
     if (equals != std::string::npos) {
-      if (!flag->takes_value) return Bad(name, word.substr(equals + 1), "not wanted: a flag alone");
+      if (flag->value == nullptr)
+        return Bad(name, word.substr(equals + 1), "not wanted: a flag alone");
       value = word.substr(equals + 1);
-    } else if (flag->takes_value) {
+    } else if (flag->value != nullptr) {
       if (i + 1 == arguments.size())
         return absl::InvalidArgumentError(absl::StrCat(name, ": its value is missing"));
       value = arguments[++i];
@@ -251,6 +282,25 @@ absl::StatusOr<RunRequest> ParseRun(const std::vector<std::string>& arguments,
   request.program.assign(arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end());
   HF_RETURN_IF_ERROR(Check(request));
   return request;
+}
+
+std::string RunFlagsHelp() {
+  std::string out = "Flags (dashes and underscores in names are the same):\n";
+  std::string ignored;
+  for (const Flag& flag : kFlags) {
+    if (flag.meaning == Meaning::kNoEffect) {
+      absl::StrAppend(&ignored, ignored.empty() ? "" : " ", flag.name);
+    } else if (flag.help[0] != '\0') {
+      const std::string words =
+          flag.value == nullptr ? flag.name : absl::StrCat(flag.name, " ", flag.value);
+      absl::StrAppend(&out, absl::StrFormat("  %-26s%s\n", words, flag.help));
+    }
+  }
+  return absl::StrCat(out,
+                      "Also taken, since they say what is so anyway: --nnodes 1 --node-rank 0 "
+                      "--standalone --run-path\n"
+                      "Taken without effect, each with a sentence why: ",
+                      ignored, "\n");
 }
 
 absl::StatusOr<std::vector<std::string>> CommandOf(const RunRequest& request) {
@@ -264,6 +314,8 @@ absl::StatusOr<std::vector<std::string>> CommandOf(const RunRequest& request) {
       return absl::NotFoundError(
           absl::StrCat(request.program[0], ": no such script, or it cannot be read"));
     }
+  } else {
+    HF_RETURN_IF_ERROR(CheckProgram("", request.program[0]));
   }
   command.insert(command.end(), request.program.begin(), request.program.end());
   return command;

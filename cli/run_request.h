@@ -22,6 +22,9 @@ struct RunRequest {
   std::string state;                     // --state; empty: a temporary directory
   std::string name;                      // --name
   std::string grace, time_limit;         // durations, as `submit` takes them
+  std::string standby = "auto";          // --standby: auto, none, or modules
+  std::string notify;                    // a shell command for each incident; empty: none
+  std::string log_limit;                 // bytes, as `submit` takes them; empty: the default
   bool module = false, no_python = false;
   std::vector<std::string> program;         // the script, module or program and its arguments
   std::vector<std::string> without_effect;  // a sentence for each flag that was taken and ignored
@@ -38,8 +41,11 @@ MachineSize ReadMachineSize();
 absl::StatusOr<RunRequest> ParseRun(const std::vector<std::string>& arguments,
                                     const MachineSize& machine);
 
+// The flags as `holdfast run --help` shows them.
+std::string RunFlagsHelp();
+
 // argv of each rank: the interpreter ($PYTHON_EXEC, else python, else python3 in PATH), unbuffered,
-// before a script or module. NOT_FOUND when there is no interpreter or no such script.
+// before a script or module. NOT_FOUND when there is no such interpreter, script or program.
 absl::StatusOr<std::vector<std::string>> CommandOf(const RunRequest& request);
 
 }  // namespace holdfast::cli

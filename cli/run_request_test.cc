@@ -12,6 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr MachineSize kMachine{.gpus = 0, .cpus = 6};
@@ -96,16 +97,29 @@ TEST(RunRequest, ErrorsNameFlagAndValue) {
   }
 }
 
+TEST(RunRequest, HelpListsWhatIsTaken) {
+  const std::string help = RunFlagsHelp();
+  for (const char* flag : {"--nproc-per-node N", "--max-restarts N", "--state DIR", "-m ", "--tee"})
+    EXPECT_THAT(help, HasSubstr(flag));
+  EXPECT_THAT(help, Not(HasSubstr("--endpoint")));
+}
+
 TEST(RunRequest, TheCommandIsTheInterpreterUnbuffered) {
-  ASSERT_EQ(::setenv("PYTHON_EXEC", "/opt/py", 1), 0);
+  ASSERT_EQ(::setenv("PYTHON_EXEC", "/bin/sh", 1), 0);
   EXPECT_THAT(*CommandOf(Parsed({"/dev/null", "a"})),
-              ElementsAre("/opt/py", "-u", "/dev/null", "a"));
+              ElementsAre("/bin/sh", "-u", "/dev/null", "a"));
   EXPECT_THAT(*CommandOf(Parsed({"-m", "pkg.mod", "a"})),
-              ElementsAre("/opt/py", "-u", "-m", "pkg.mod", "a"));
-  EXPECT_THAT(*CommandOf(Parsed({"--no-python", "prog", "a"})), ElementsAre("prog", "a"));
+              ElementsAre("/bin/sh", "-u", "-m", "pkg.mod", "a"));
+  EXPECT_THAT(*CommandOf(Parsed({"--no-python", "true", "a"})), ElementsAre("true", "a"));
   const auto missing = CommandOf(Parsed({"/no/such.py"}));
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/no/such.py"));
+  const auto no_program = CommandOf(Parsed({"--no-python", "./no-such-program"}));
+  EXPECT_EQ(no_program.status().code(), absl::StatusCode::kNotFound);
+  ASSERT_EQ(::setenv("PYTHON_EXEC", "/no/such/python", 1), 0);
+  const auto no_python = CommandOf(Parsed({"/dev/null"}));
+  EXPECT_EQ(no_python.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(no_python.status().message()), HasSubstr("PYTHON_EXEC: /no/such/python"));
   ASSERT_EQ(::unsetenv("PYTHON_EXEC"), 0);
 }
 

@@ -111,6 +111,7 @@ absl::Status ApplyFlags(const Submission& s, v1::JobSpec* spec) {
   flags.Add("--log-bytes", "log_bytes_per_rank", s.log_bytes);
   flags.Add("--fence", "fence", s.fence);
   flags.Add("--from", "from", s.from);
+  flags.Add("--standby", "standby", s.standby);
   const std::string here = WorkingDirectory();
   if (!s.trainer.empty()) flags.Add("--trainer", "trainer_config", AbsolutePath(s.trainer, here));
   if (!s.working_directory.empty())
@@ -194,8 +195,10 @@ absl::Status CheckTrainer(const v1::JobSpec& spec) {
     return absl::OkStatus();
   }
   const uint64_t ranks = static_cast<uint64_t>(spec.nodes()) * proto::RanksPerNode(spec);
+  ProgramOptions options;
+  options.deadline_ms = kTrainerCheckMs;
   auto result = RunProgram(
-      {*worker, "--check", spec.trainer_config(), "--ranks", absl::StrCat(ranks)}, kTrainerCheckMs);
+      {*worker, "--check", spec.trainer_config(), "--ranks", absl::StrCat(ranks)}, options);
   if (!result.ok()) return Annotate(result.status(), "cannot check the trainer configuration");
   if (result->exit_code == 0) return absl::OkStatus();
   const std::string error(absl::StripAsciiWhitespace(result->error_output));

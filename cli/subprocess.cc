@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,15 +29,38 @@ std::vector<char*> Pointers(const std::vector<std::string>& argv) {
   return out;
 }
 
-absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, int error_fd) {
+// A file that holds `text` and is read from its start.
+absl::StatusOr<UniqueFd> FileOf(const std::string& text) {
+  UniqueFd fd(::memfd_create("holdfast-input", MFD_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::lseek(fd.get(), 0, SEEK_SET) != 0)
+    return ErrnoStatus(errno, "write the input of a program");
+  return fd;
+}
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const ProgramOptions& options,
+                            int error_fd) {
+  HF_ASSIGN_OR_RETURN(const UniqueFd input, FileOf(options.input));
   posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDIN_FILENO);
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, error_fd, STDERR_FILENO);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);  // ours may hold back an interrupt
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   pid_t pid = 0;
-  const int error =
-      ::posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, Pointers(argv).data(), environ);
+  char* const* environment = environ;
+  const std::vector<char*> given = Pointers(options.environment);
+  if (!options.environment.empty()) environment = given.data();
+  const int error = ::posix_spawn(&pid, argv[0].c_str(), &actions, &attributes,
+                                  Pointers(argv).data(), environment);
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", argv[0]));
   return pid;
@@ -65,24 +89,24 @@ bool Drain(int fd, int64_t end_ns, std::string* out) {
 }  // namespace
 
 absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
-                                         int64_t deadline_ms) {
+                                         const ProgramOptions& options) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const UniqueFd reader(fds[0]);
   UniqueFd writer(fds[1]);
-  auto pid = Spawn(argv, writer.get());
+  auto pid = Spawn(argv, options, writer.get());
   if (!pid.ok()) return pid.status();
   writer.Reset();
   ProgramResult result;
-  const bool ended =
-      Drain(reader.get(), SystemClock().MonoNs() + deadline_ms * kNsPerMs, &result.error_output);
-  if (!ended) ::kill(*pid, SIGKILL);
+  const bool ended = Drain(reader.get(), SystemClock().MonoNs() + options.deadline_ms * kNsPerMs,
+                           &result.error_output);
+  if (!ended) ::kill(-*pid, SIGKILL);
   int status = 0;
   while (::waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (!ended)
     return absl::DeadlineExceededError(
-        absl::StrCat(argv[0], " did not end within ", deadline_ms / 1000, " s"));
+        absl::StrCat(argv[0], " did not end within ", options.deadline_ms / 1000, " s"));
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

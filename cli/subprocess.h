@@ -18,9 +18,14 @@ struct ProgramResult {
 };
 inline constexpr size_t kErrorOutputBytesMax = 64 << 10;
 
-// argv[0] is a path. stdin is /dev/null, stdout is discarded. DEADLINE_EXCEEDED after it was killed
-// at the deadline.
-absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv, int64_t deadline_ms);
+struct ProgramOptions {
+  int64_t deadline_ms = 0;               // then it is killed, with its process group
+  std::string input;                     // its stdin
+  std::vector<std::string> environment;  // whole; empty: ours
+};
+// argv[0] is a path. stdout is discarded. DEADLINE_EXCEEDED after it was killed at the deadline.
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
+                                         const ProgramOptions& options);
 
 // Replaces this process; returns only when that failed.
 absl::Status BecomeProgram(const std::vector<std::string>& argv);

@@ -26,6 +26,9 @@ struct Invocation {
   std::function<int()> run;          // exit code
 };
 
+// What `holdfast run --help` prints: its command line is torchrun's, not CLI11's.
+std::string RunHelp();
+
 // A verb with the common options (--state, --endpoint, --timeout, --json) and help that begins with
 // `examples`.
 Verb AddVerb(CLI::App* app, Invocation* invocation, const std::string& name,
@@ -39,6 +42,7 @@ void AddDescribe(CLI::App* app, Invocation* invocation);
 void AddDown(CLI::App* app, Invocation* invocation);
 void AddDrain(CLI::App* app, Invocation* invocation);
 void AddEvents(CLI::App* app, Invocation* invocation);
+void AddNotify(CLI::App* app, Invocation* invocation);
 void AddLogs(CLI::App* app, Invocation* invocation);
 void AddNodes(CLI::App* app, Invocation* invocation);
 void AddPs(CLI::App* app, Invocation* invocation);

@@ -17,6 +17,7 @@
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
+#include "cli/up/keepers.h"
 #include "cli/up/run_dir.h"
 #include "cli/wait.h"
 
@@ -24,7 +25,6 @@ namespace holdfast::cli {
 namespace {
 
 constexpr int64_t kCancelMs = 30'000;  // TERM, 10 s, KILL, and the way there
-constexpr int64_t kKeepersGoneMs = 10'000;
 constexpr int64_t kIdleKeepersGoneMs = 2'000;
 constexpr int64_t kUpGoneMs = 20'000;  // two times TERM, 5 s, KILL, with room
 
@@ -69,30 +69,8 @@ absl::StatusOr<std::vector<std::string>> CancelLiveJobs(SchedulerClient* client,
   return jobs;
 }
 
-// True when no keeper is left before the deadline.
-bool WaitForKeepers(const std::string& state, int64_t wait_ms) {
-  const SystemClock clock;
-  const int64_t end = clock.MonoNs() + wait_ms * kNsPerMs;
-  while (true) {
-    const std::vector<KeeperProcess> keepers = LiveKeepers(state);
-    if (keepers.empty()) return true;
-    const int64_t left_ms = (end - clock.MonoNs()) / kNsPerMs;
-    if (left_ms <= 0) return false;
-    const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, keepers[0].pid, 0)));
-    pollfd gone{fd.get(), POLLIN, 0};
-    if (fd.valid()) ::poll(&gone, 1, static_cast<int>(left_ms));
-  }
-}
-
-// A keeper's death takes its ranks with it.
-size_t KillKeepers(const std::string& state) {
-  const std::vector<KeeperProcess> keepers = LiveKeepers(state);
-  for (const KeeperProcess& keeper : keepers) {
-    Hint(absl::StrCat("killing keeper ", keeper.pid, " (", keeper.directory, ") and its ranks"));
-    ::kill(keeper.pid, SIGKILL);
-  }
-  if (!keepers.empty()) WaitForKeepers(state, kKeepersGoneMs);
-  return keepers.size();
+void TellKilling(const KeeperProcess& keeper) {
+  Hint(absl::StrCat("killing keeper ", keeper.pid, " (", keeper.directory, ") and its ranks"));
 }
 
 absl::Status EndUp(const RunDir& run_dir, pid_t pid) {
@@ -164,7 +142,7 @@ int Down(const Invocation& invocation, const DownOptions& options) {
   if (*pid != 0) {
     if (const absl::Status ended = EndUp(run_dir, *pid); !ended.ok()) return Fail(ended);
   }
-  const size_t killed = options.leave_ranks ? 0 : KillKeepers(*state);
+  const size_t killed = options.leave_ranks ? 0 : KillKeepers(*state, TellKilling);
   if (killed > 0 && *pid == 0)
     Hint(
         "their jobs were not cancelled (no scheduler) and start again with the next `holdfast up`");

@@ -74,6 +74,8 @@ void AddSpecOptions(Verb verb, Submission* s) {
   verb.Flag("--expects-checkpoints", &s->expects_checkpoints,
             "DONE needs a checkpoint of the last step (always for a trainer)");
   verb.Option("--from", &s->from, "start from this committed checkpoint: j-7@1000 or j-7@1000.2");
+  verb.Option("--standby", &s->standby,
+              "warm standbys of a Python command: auto, or the modules they import (default none)");
   verb.Option("--store", &s->store, "directory of its checkpoints (default: the scheduler's)");
   verb.Option("--restarts", &s->restarts, "restart budget (default 100)");
   verb.Option("--fence", &s->fence,

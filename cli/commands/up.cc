@@ -17,6 +17,8 @@ namespace {
 
 struct UpInvocation {
   UpOptions options;
+  int owner_fd = -1;
+  bool owner_removes_state = false;
   bool daemonise = false;
 };
 
@@ -41,8 +43,7 @@ int Foreground(const RunDir& run_dir, SupervisorConfig config) {
 }
 
 int Daemonise(const RunDir& run_dir, PreparedUp up, const UpOptions& options, bool json) {
-  auto background =
-      StartInBackground(run_dir, std::move(up), options.nodes, /*ends_with_caller=*/false);
+  auto background = StartInBackground(run_dir, std::move(up), options.nodes, Ownership());
   if (!background.ok()) return Fail(background.status());
   if (json) {
     PrintLine(nlohmann::ordered_json{
@@ -66,8 +67,15 @@ int Up(const Invocation& invocation, UpInvocation up) {
   if (!up.options.bin_dir.empty())
     up.options.bin_dir = AbsolutePath(up.options.bin_dir, WorkingDirectory());
   const RunDir run_dir(*state);
+  up.options.owned = up.owner_fd >= 0;
   auto prepared = PrepareUp(run_dir, up.options);
   if (!prepared.ok()) return Fail(prepared.status());
+  if (up.options.owned) {
+    Ownership ownership;
+    ownership.watched = UniqueFd(up.owner_fd);
+    ownership.remove_state = up.owner_removes_state;
+    BeOwned(run_dir, *std::move(prepared), std::move(ownership));
+  }
   if (!up.daemonise) return Foreground(run_dir, std::move(prepared->config));
   return Daemonise(run_dir, *std::move(prepared), up.options, invocation.json);
 }
@@ -92,6 +100,8 @@ void AddUp(CLI::App* app, Invocation* invocation) {
   verb.Flag("--simulate", &up->options.simulate, "nodes and devices of a simulated cluster");
   verb.Option("--store", &up->options.store, "directory of checkpoints (default <state>/store)");
   verb.Flag("-d,--detach", &up->daemonise, "go to the background when all is ready");
+  verb.Option("--owner-fd", &up->owner_fd, "");  // hidden, as the next: `run` starts it again
+  verb.Flag("--owner-removes-state", &up->owner_removes_state, "");
   verb.Option("--bin-dir", &up->options.bin_dir, "");  // hidden: tests and packages
   verb.Then([=] { invocation->run = [=] { return Up(*invocation, *up); }; });
 }

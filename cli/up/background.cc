@@ -3,12 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -18,6 +21,8 @@
 #include "cli/client.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "cli/up/keepers.h"
+#include "cli/up/spawn.h"
 #include "cli/wait.h"
 
 namespace holdfast::cli {
@@ -27,16 +32,33 @@ constexpr int64_t kHealthMs =
     60'000;  // from READY of all daemons to all nodes seen by the scheduler
 constexpr int64_t kLookAgainMs = 200;
 constexpr size_t kReportBytesMax = 64 << 10;
+constexpr int64_t kReportMs = 120'000;  // until all daemons are ready, or one has given up
+constexpr int kStopLookMs = 1'000;
+constexpr int64_t kGivenUpMs = 20'000;  // for a supervisor to end its daemons
 
 void SayWithTime(const std::string& text) {
   Hint(absl::StrCat(Rfc3339(SystemClock().WallNs()), " ", text));
 }
 
+void ReportReady(UniqueFd* report) {
+  SayWithTime("all is ready");
+  if (!report->valid()) return;
+  const ssize_t written = ::write(report->get(), "0\n", 2);
+  (void)written;  // a caller that went away does not matter any more
+  report->Reset();
+}
+
+bool OwnerIsGone(const Ownership& ownership) {
+  pollfd gone{ownership.watched.get(), 0, 0};
+  return ownership.watched.valid() && ::poll(&gone, 1, 0) > 0;
+}
+
 // The daemonised child: a session of its own, output to up.log, its success or failure told to the
 // caller once by `report`.
 [[noreturn]] void BeTheDaemon(const RunDir& run_dir, SupervisorConfig config, UniqueFd report,
-                              UniqueFd owner) {
-  config.caller_fd = owner.get();
+                              Ownership ownership) {
+  ownership.owner.Reset();
+  config.caller_fd = ownership.watched.get();
   ::setsid();
   auto log = run_dir.OpenLog("up");
   const UniqueFd null_fd(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -49,15 +71,15 @@ void SayWithTime(const std::string& text) {
   // ready.
   config.say = [](const std::string& text) { SayWithTime(text); };
   config.alive_fd = report.get();
-  config.on_ready = [&report] {
-    SayWithTime("all is ready");
-    const ssize_t written = ::write(report.get(), "0\n", 2);
-    (void)written;  // a caller that went away does not matter any more
-    report.Reset();
-  };
+  config.on_ready = [&report] { ReportReady(&report); };
   absl::Status failure;
   const int code = RunSupervisor(run_dir, std::move(config), &failure);
   if (!failure.ok()) SayWithTime(std::string(failure.message()));
+  if (OwnerIsGone(ownership)) {
+    KillKeepers(run_dir.state(), nullptr);
+    std::error_code error;
+    if (ownership.remove_state) std::filesystem::remove_all(run_dir.state(), error);
+  }
   if (report.valid()) {
     // Ended in order, but not up: to the caller, who waits for that, it is a failure all the same.
     const int reported = code == kExitDone ? static_cast<int>(kExitRefused) : code;
@@ -69,11 +91,27 @@ void SayWithTime(const std::string& text) {
   ::_exit(code);
 }
 
+// A supervisor that somebody stopped by mistake would be waited for in vain.
+void ContinueIfStopped(pid_t pid) {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == pid)
+    ::kill(pid, SIGCONT);
+}
+
 // What the daemon reported: its exit code and its error.
-std::pair<int, std::string> ReadReport(int fd) {
+std::pair<int, std::string> ReadReport(int fd, pid_t pid) {
+  const SystemClock clock;
+  const int64_t end = clock.MonoNs() + kReportMs * kNsPerMs;
   std::string text;
   char buffer[4096];
   while (text.size() < kReportBytesMax) {
+    if (clock.MonoNs() >= end)
+      return {kExitRefused, absl::StrCat("not ready after ", kReportMs / 1000, " s")};
+    pollfd ready{fd, POLLIN, 0};
+    if (::poll(&ready, 1, kStopLookMs) == 0) {
+      ContinueIfStopped(pid);
+      continue;
+    }
     const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
@@ -159,36 +197,73 @@ absl::StatusOr<PreparedUp> PrepareUp(const RunDir& run_dir, const UpOptions& opt
   return up;
 }
 
+absl::StatusOr<Ownership> MakeOwnership() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  Ownership out;
+  out.watched = UniqueFd(fds[0]);
+  out.owner = UniqueFd(fds[1]);
+  return out;
+}
+
 absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
-                                             bool ends_with_caller) {
-  int fds[2], owner[2] = {-1, -1};
+                                             Ownership ownership) {
+  int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   UniqueFd reader(fds[0]);
   UniqueFd writer(fds[1]);
-  if (ends_with_caller && ::pipe2(owner, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  UniqueFd owner_ends(owner[0]);
   Background out;
-  out.owner = UniqueFd(owner[1]);
+  out.ownership = std::move(ownership);
   out.pid = ::fork();
   if (out.pid < 0) return ErrnoStatus(errno, "fork");
   if (out.pid == 0) {
     reader.Reset();
-    out.owner.Reset();
-    BeTheDaemon(run_dir, std::move(up.config), std::move(writer), std::move(owner_ends));
+    BeTheDaemon(run_dir, std::move(up.config), std::move(writer), std::move(out.ownership));
   }
   writer.Reset();
   up.lock.Reset();  // the child's copy keeps it held
-  const auto [code, error] = ReadReport(reader.get());
+  const auto [code, error] = ReadReport(reader.get(), out.pid);
   if (code != 0) {
-    ::waitpid(out.pid, nullptr, 0);
+    EndBackground(out.pid, SIGTERM, kGivenUpMs);
     return Annotate(StatusOfExit(code, error), "up");
   }
   if (const absl::Status healthy = WaitUntilHealthy(run_dir, nodes); !healthy.ok()) {
-    ::kill(out.pid, SIGTERM);
-    ::waitpid(out.pid, nullptr, 0);
+    EndBackground(out.pid, SIGTERM, kGivenUpMs);
     return healthy;
   }
   return out;
+}
+
+absl::StatusOr<pid_t> RestartInBackground(const RunDir& run_dir, const Ownership& ownership) {
+  SpawnRequest request;
+  request.argv = {"/proc/self/exe", "up",         "--state",
+                  run_dir.state(),  "--owner-fd", absl::StrCat(kInheritedFd)};
+  if (ownership.remove_state) request.argv.push_back("--owner-removes-state");
+  request.environment = EnvironmentWith({"HOLDFAST_STATE", "HOLDFAST_ENDPOINT"}, {});
+  request.inherited_fd = ownership.watched.get();
+  request.dies_with_caller = false;  // the pipe tells it
+  const auto log = run_dir.OpenLog("up");
+  if (log.ok()) request.output_fd = log->get();
+  return SpawnChild(request);
+}
+
+void BeOwned(const RunDir& run_dir, PreparedUp up, Ownership ownership) {
+  ::fcntl(ownership.watched.get(), F_SETFD, FD_CLOEXEC);
+  BeTheDaemon(run_dir, std::move(up.config), UniqueFd(), std::move(ownership));
+}
+
+void EndBackground(pid_t pid, int signal, int64_t wait_ms) {
+  const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const SystemClock clock;
+  const int64_t end = clock.MonoNs() + wait_ms * kNsPerMs;
+  ::kill(pid, signal);
+  pollfd gone{fd.get(), POLLIN, 0};
+  do {
+    ::kill(pid, SIGCONT);
+  } while (fd.valid() && ::poll(&gone, 1, kStopLookMs) == 0 && clock.MonoNs() < end);
+  ::kill(pid, SIGKILL);  // nothing when it has ended
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace holdfast::cli

@@ -6,6 +6,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
@@ -28,17 +31,35 @@ struct PreparedUp {
 // clear error for a directory that cannot be used, is in use, or is held by a drill.
 absl::StatusOr<PreparedUp> PrepareUp(const RunDir& run_dir, const UpOptions& options);
 
-// Forks the supervisor, waits until it and all `nodes` answer, and returns its process. The
-// directory's lock is kept by the child. `ends_with_caller`: when this process dies, however it
-// does, the supervisor cancels the jobs and ends everything (a pipe tells it: a parent's death
-// signal comes once for each of its threads). Fork comes first: call it before any thread is
-// started. Errors carry what the daemons said.
+// The pipe by which a process owns what it started: everything ends when `owner` is closed, also by
+// death. (A parent's death signal would come once for each of its threads.)
+struct Ownership {
+  UniqueFd owner;             // write end: of the owning process alone
+  UniqueFd watched;           // read end: for the supervisor, and by it for agents and keepers
+  bool remove_state = false;  // once the owner is gone, also the state directory
+};
+absl::StatusOr<Ownership> MakeOwnership();
+
 struct Background {
   pid_t pid = 0;
-  UniqueFd owner;  // with `ends_with_caller`: everything ends when this is closed, also by death
+  Ownership ownership;
 };
+// Forks the supervisor, waits until it and all `nodes` answer, and returns its process. The
+// directory's lock is kept by the child. With an `ownership` the supervisor cancels the jobs and
+// ends everything when this process dies, however it does. Fork comes first: call it before any
+// thread is started. Errors carry what the daemons said.
 absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
-                                             bool ends_with_caller);
+                                             Ownership ownership);
+
+// A supervisor in the place of an owned one that died: `holdfast up` by exec, for a process that
+// has threads. Returns once it runs; its daemons come later.
+absl::StatusOr<pid_t> RestartInBackground(const RunDir& run_dir, const Ownership& ownership);
+
+// Sends `signal`, even to a stopped one, and waits for its end; KILL after `wait_ms`.
+void EndBackground(pid_t pid, int signal, int64_t wait_ms);
+
+// The body of that `up`: `watched` is the descriptor it inherited.
+[[noreturn]] void BeOwned(const RunDir& run_dir, PreparedUp up, Ownership ownership);
 
 }  // namespace holdfast::cli
 

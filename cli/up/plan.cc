@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "cli/state_dir.h"
+#include "cli/up/spawn.h"
 
 namespace holdfast::cli {
 namespace {
@@ -102,6 +103,10 @@ absl::StatusOr<std::vector<DaemonSpec>> DaemonsOf(const std::string& state,
                        {agent, "--node", node, "--state", directory, "--scheduler",
                         absl::StrCat("unix:", state, "/scheduler.sock"), "--jobs-dir",
                         JoinPath(state, "jobs"), "--devices", devices}});
+    if (!options.owned) continue;
+    daemons.back().argv.insert(daemons.back().argv.end(),
+                               {"--owner-fd", absl::StrCat(kInheritedFd)});
+    daemons.back().gets_owner = true;
   }
   return daemons;
 }

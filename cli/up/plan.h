@@ -17,6 +17,7 @@ struct UpOptions {
   int gpus_per_node = 0;
   bool simulate = false;
   std::string store;    // absolute, or empty for the scheduler's default
+  bool owned = false;   // the agents' keepers end with whoever owns this `up` (Ownership)
   std::string bin_dir;  // where the daemons are; empty: beside this program, else in PATH
 };
 inline constexpr int kSimulatedNodesMax = 64;

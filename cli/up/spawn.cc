@@ -19,16 +19,26 @@ extern char** environ;
 namespace holdfast::cli {
 namespace {
 
+// When it has the number already, only the flag is to go.
+bool Inherit(int fd) {
+  if (fd < 0) return true;
+  return fd == kInheritedFd ? ::fcntl(fd, F_SETFD, 0) == 0 : ::dup2(fd, kInheritedFd) >= 0;
+}
+
 // Between fork and exec: async-signal-safe calls only; everything else was made ready before.
-[[noreturn]] void BeTheChild(char* const* argv, char* const* envp, int output_fd, int error_fd,
-                             pid_t parent) {
+[[noreturn]] void BeTheChild(char* const* argv, char* const* envp, const SpawnRequest& request,
+                             int error_fd, pid_t parent) {
+  // Out of the way of the number that the child expects.
+  if (error_fd == kInheritedFd) error_fd = ::fcntl(error_fd, F_DUPFD_CLOEXEC, kInheritedFd + 1);
   const auto fail = [error_fd](int error) {
     const ssize_t ignored = ::write(error_fd, &error, sizeof error);
     (void)ignored;
     ::_exit(127);
   };
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail(errno);
-  if (::getppid() != parent) ::_exit(127);  // it died before the line above
+  if (request.dies_with_caller) {
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail(errno);
+    if (::getppid() != parent) ::_exit(127);  // it died before the line above
+  }
   ::setpgid(0, 0);
   for (const int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -37,9 +47,10 @@ namespace {
   const int null_fd = ::open("/dev/null", O_RDONLY);
   if (null_fd < 0 || ::dup2(null_fd, STDIN_FILENO) < 0) fail(errno);
   if (null_fd > STDERR_FILENO) ::close(null_fd);
-  if (output_fd >= 0 &&
-      (::dup2(output_fd, STDOUT_FILENO) < 0 || ::dup2(output_fd, STDERR_FILENO) < 0))
+  const int output = request.output_fd;
+  if (output >= 0 && (::dup2(output, STDOUT_FILENO) < 0 || ::dup2(output, STDERR_FILENO) < 0))
     fail(errno);
+  if (!Inherit(request.inherited_fd)) fail(errno);
   ::execve(argv[0], argv, envp);
   fail(errno);
   ::_exit(127);
@@ -64,7 +75,7 @@ absl::StatusOr<pid_t> SpawnChild(const SpawnRequest& request) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot start ", request.argv[0]));
-  if (pid == 0) BeTheChild(argv.data(), envp.data(), request.output_fd, writer.get(), parent);
+  if (pid == 0) BeTheChild(argv.data(), envp.data(), request, writer.get(), parent);
   writer.Reset();
   int error = 0;
   ssize_t n = 0;

@@ -241,6 +241,7 @@ void Supervisor::Start(Child* child) {
       EnvironmentWith({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "HOLDFAST_ENDPOINT"},
                       {absl::StrCat("NOTIFY_SOCKET=", run_dir_->NotifySocket()), kWatchdogUsec});
   if (log.ok()) request.output_fd = log->get();
+  if (child->spec.gets_owner) request.inherited_fd = config_.caller_fd;
   auto pid = SpawnChild(request);
   if (!pid.ok()) {
     child->policy.StartFailed(now_ns_);

@@ -27,6 +27,7 @@ namespace holdfast::cli {
 struct DaemonSpec {
   std::string name;               // "scheduler", "agent-n0"
   std::vector<std::string> argv;  // argv[0] is a path
+  bool gets_owner = false;        // inherits SupervisorConfig::caller_fd as kInheritedFd
 };
 
 struct SupervisorConfig {

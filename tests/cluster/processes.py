@@ -34,6 +34,11 @@ def command_line(pid):
     return [part.decode("utf-8", "replace") for part in _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
 
 
+def program(pid):
+    """The file name of the first word of the command line."""
+    return os.path.basename((command_line(pid) or [""])[0])
+
+
 def _stat(pid, index, missing):
     """A field of /proc/<pid>/stat behind the name, as text; `missing` when there is no such process."""
     text = _read(f"/proc/{pid}/stat").decode("ascii", "replace")

@@ -3,72 +3,12 @@
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import unittest
 
 import processes
-from cluster_case import temporary_directory
-from holdfast_cluster import built_binaries
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-RANK = os.path.join(HERE, "store_rank.py")
-DEADLINE_S = 60  # a machine may be busy; alone a run takes 1 to 2 s
-
-
-class RunCase(unittest.TestCase):
-    maxDiff = None
-
-    def setUp(self):
-        self.directory = temporary_directory()
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.started = []
-        self.addCleanup(self.kill_leftovers)
-
-    def kill_leftovers(self):
-        processes.kill_all(processes.of_directory(self.directory))
-        for process in self.started:
-            process.stdout.close()
-            process.stderr.close()
-
-    def start(self, *arguments, environment=None):
-        """Starts `holdfast run`; its temporary files go below the test's directory, so that what is left is found."""
-        process = subprocess.Popen(
-            [os.path.join(built_binaries(), "holdfast"), "run", *map(str, arguments)], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.directory,
-            env={**os.environ, "TMPDIR": self.directory, "PYTHON_EXEC": sys.executable, **(environment or {})})
-        self.started.append(process)
-        return process
-
-    def finish(self, process):
-        out, err = process.communicate(timeout=DEADLINE_S * processes.PATIENCE)
-        return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-
-    def run_ranks(self, ranks, *arguments, **options):
-        return self.finish(self.start("--nproc-per-node", ranks, RANK, self.directory, *arguments, **options))
-
-    def notes(self):
-        path = os.path.join(self.directory, "log")
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-
-    def wait_step(self, step, attempt=0):
-        """Waits until a rank has finished `step` in `attempt`; gives the pids of its ranks."""
-        def reached():
-            return any(n.get("step", 0) >= step and n["attempt"] == attempt for n in self.notes())
-        processes.wait_until(reached, DEADLINE_S, f"step {step} of attempt {attempt}")
-        return {n["rank"]: n["pid"] for n in self.notes() if n["attempt"] == attempt}
-
-    def assert_nothing_left(self):
-        left = [processes.describe(pid) for pid in processes.of_directory(self.directory)]
-        self.assertEqual(left, [], "processes left behind")
-
-    def state_directories(self):
-        return [name for name in os.listdir(self.directory) if name.startswith("holdfast-run-")]
+from run_case import RANK, RunCase
 
 
 class Healthy(RunCase):
@@ -193,11 +133,8 @@ class Faults(RunCase):
     def test_the_store_process_dies_and_the_run_goes_on_or_names_it(self):
         process = self.start("--nproc-per-node", 2, RANK, self.directory, 50)
         self.wait_step(3)
-        store = [pid for pid in processes.all_pids()
-                 if processes.command_line(pid)[:1] and processes.command_line(pid)[0].endswith("holdfast-tcp-store")
-                 and any(p in processes.ancestors(pid) for p in processes.of_directory(self.directory))]
-        self.assertEqual(len(store), 1)
-        os.kill(store[0], signal.SIGKILL)
+        self.assertEqual(len(self.stores()), 1)
+        os.kill(self.stores()[0], signal.SIGKILL)
         code, _, err = self.finish(process)
         self.assertEqual(code, 0, err)  # these ranks do not need it any more
 
@@ -263,11 +200,28 @@ class Refusals(RunCase):
             self.assertTrue(err.startswith("holdfast: "), err)
         self.assert_nothing_left()
 
-    def test_an_interpreter_that_does_not_exist(self):
+    def test_an_interpreter_or_program_that_does_not_exist(self):
         code, _, err = self.finish(self.start(RANK, self.directory, 1, environment={"PYTHON_EXEC": "/no/such/python"}))
-        self.assertEqual(code, 1)
-        self.assertIn("/no/such/python", err)
-        self.assert_nothing_left()
+        self.assertEqual((code, err), (3, "holdfast: PYTHON_EXEC: /no/such/python: no such program, or it cannot be "
+                                          "executed\n"))
+        code, _, err = self.finish(self.start("--no-python", "./nothing"))
+        self.assertEqual(code, 3, err)
+        code, _, err = self.finish(self.start(RANK, environment={"TMPDIR": "/no/such/place"}))
+        self.assertEqual(code, 3, err)
+        self.assertIn("/no/such/place (TMPDIR)", err)
+        self.assertEqual(self.state_directories(), [])
+
+    def test_help_lists_what_is_taken(self):
+        code, out, _ = self.finish(self.start("--help"))
+        self.assertEqual(code, 0)
+        self.assertIn("--nproc-per-node N", out)
+        self.assertIn("--max-restarts N", out)
+        self.assertNotIn("--endpoint", out)
+
+    def test_a_variable_that_is_no_text_is_left_out_and_told(self):
+        code, _, err = self.finish(self.start("--no-python", "/bin/sh", "-c", "test -z $ODD",
+                                              environment={b"ODD": b"a\xff"}))
+        self.assertEqual((code, err), (0, "holdfast: ODD is not passed on: its value is not UTF-8\n"))
 
 
 if __name__ == "__main__":

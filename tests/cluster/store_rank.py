@@ -99,4 +99,5 @@ def main():
     print(f"rank {rank} is done", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_narrator.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "cli/output.h"
+
+namespace holdfast::cli {
+namespace {
+
+void Tell(const v1::Event& event) {
+  // Not where it starts: only the script knows which checkpoint it loads.
+  if (event.kind() == "job.restarted")
+    Hint(absl::StrCat("holdfast: attempt ", event.attempt(), " starts"));
+  if (event.kind() == "incident.opened" || event.kind() == "incident.named")
+    Hint(absl::StrCat("holdfast: ", event.text()));
+}
+
+}  // namespace
+
+RunNarrator::RunNarrator(SchedulerClient* client, std::string job,
+                         const std::string& incident_command)
+    : client_(client), job_(std::move(job)), incidents_(incident_command) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+RunNarrator::~RunNarrator() {
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void RunNarrator::Run() {
+  uint64_t after = 0;
+  while (true) {
+    grpc::ClientContext context;
+    proto::PrepareContext(&context, kStreamMs);
+    {
+      const MutexLock lock(mutex_);
+      if (ended_) return;
+      context_ = &context;
+    }
+    v1::WatchEventsRequest request;
+    request.set_job(job_);
+    request.set_follow(true);
+    request.set_after_sequence(after);
+    auto reader = client_->stub()->WatchEvents(&context, request);
+    const absl::Status status =
+        ReadStream<v1::Event>(&context, reader.get(), [&](const v1::Event& event) {
+          after = std::max(after, event.sequence());
+          Tell(event);
+          incidents_.Add(event);
+          return true;
+        });
+    const MutexLock lock(mutex_);
+    context_ = nullptr;
+    if (ended_) return;
+    if (!status.ok()) changed_.WaitForNs(mutex_, kRetryPauseMs * kNsPerMs);
+  }
+}
+
+}  // namespace holdfast::cli
