@@ -221,6 +221,7 @@ NodeFacts NodeJob::Facts() const {
   facts.steps_log = JoinPath(context_.options->JobDir(id_), "steps.jsonl");
   facts.worker_path = context_.options->worker_binary;
   facts.tcp_store_path = context_.options->tcp_store_binary;
+  facts.ckpt_path = context_.options->ckpt_binary;
   facts.agent_uid = context_.options->uid;
   facts.agent_gid = context_.options->gid;
   facts.simulated_devices = context_.simulated_devices;

@@ -26,6 +26,7 @@ struct NodeOptions {
   std::string keeper_binary;
   std::string worker_binary;
   std::string tcp_store_binary;
+  std::string ckpt_binary;
   uint32_t uid = 0, gid = 0;
 
   std::string KeepersDir() const { return JoinPath(state_dir, "keepers"); }

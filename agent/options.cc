@@ -161,6 +161,7 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   options->keeper_binary = SiblingProgram("holdfast-keeper");
   options->worker_binary = SiblingProgram("holdfast-worker");
   options->tcp_store_binary = SiblingProgram("holdfast-tcp-store");
+  options->ckpt_binary = SiblingProgram("holdfast-ckpt");
   options->uid = ::geteuid();
   options->gid = ::getegid();
   return absl::OkStatus();
