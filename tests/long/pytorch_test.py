@@ -73,8 +73,8 @@ class Examples(unittest.TestCase):
     def install_package(self, directory):
         """The wheel of `holdfast` of this build, unpacked: nothing of ours reaches a rank through HOLDFAST_*."""
         done = subprocess.run(
-            [sys.executable, "-B", os.path.join(os.path.dirname(EXAMPLES), "scripts", "package"), directory, "--library",
-             os.path.join(os.environ["HOLDFAST_BUILD_DIR"], "lib", "libholdfast.so.1")],
+            [sys.executable, "-B", os.path.join(os.path.dirname(EXAMPLES), "scripts", "package"), directory,
+             "--library", os.path.join(os.environ["HOLDFAST_BUILD_DIR"], "lib", "libholdfast.so.1")],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         with zipfile.ZipFile(done.stdout.splitlines()[-1]) as wheel:
             wheel.extractall(os.path.join(directory, "site"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package with real PyTorch tensors and no keeper; run by tests/long/python_torch_test.py in a Python that has
-torch. DTensor's boxes are checked for every rank of a mesh in one process, with torch's fake process group."""
+"""The Python package with real PyTorch tensors and no keeper; run by tests/long/python_torch_test.py in a Python that
+has torch. DTensor's boxes are checked for every rank of a mesh in one process, with torch's fake process group."""
 import ctypes
 import os
 import sys
