@@ -37,15 +37,15 @@ class Memory:
         self.step = native.restore_step()
         self.where = f"the snapshot of step {self.step} in memory"
         self._listed = {box.name: box for box in native.restore_list()}
-        self._state = None
+        self._rest = self._state = None
 
     def read_state(self, rank):
         """The encoded rest; what fill() reads, verified, must be the same bytes."""
-        box = self._listed.get(_tree.state_name(rank))
-        if box is None:
+        self._rest = self._listed.get(_tree.state_name(rank))
+        if self._rest is None:
             raise StateMismatch(f"{self.where} was not taken by holdfast.save: it has no tensor "
                                 f"{_tree.state_name(rank)}")
-        self._state = ctypes.string_at(box.address, box.nbytes)
+        self._state = ctypes.string_at(self._rest.address, self._rest.nbytes)
         return self._state
 
     def fill(self, boxes):
@@ -55,7 +55,7 @@ class Memory:
                 raise StateMismatch(f"{self.where}: tensor {box.name} is there as "
                                     f"{held and (held.offset, held.size)}, here is {(box.offset, box.size)}; a job "
                                     "changes its layout only when it starts from a checkpoint")
-        held = next(box for name, box in self._listed.items() if name.endswith("#state"))
+        held = self._rest
         again = bytearray(held.nbytes)
         address = ctypes.addressof((ctypes.c_char * held.nbytes).from_buffer(again))
         state = Box(held.name, held.dtype, held.shape, held.offset, held.size, held.replica, address, held.nbytes)
