@@ -225,6 +225,7 @@ NodeFacts NodeJob::Facts() const {
   facts.worker_path = context_.options->worker_binary;
   facts.tcp_store_path = context_.options->tcp_store_binary;
   facts.standby_path = context_.options->standby_script;
+  facts.ckpt_path = context_.options->ckpt_binary;
   facts.agent_uid = context_.options->uid;
   facts.agent_gid = context_.options->gid;
   facts.simulated_devices = context_.simulated_devices;

@@ -27,6 +27,7 @@ struct NodeOptions {
   std::string worker_binary;
   std::string tcp_store_binary;
   std::string standby_script;  // empty: not installed
+  std::string ckpt_binary;
   uint32_t uid = 0, gid = 0;
   // A pipe's read end for the keepers, which end some time after its writer is gone; -1: none. For
   // a cluster that belongs to one process, as `holdfast run` has it.

@@ -167,6 +167,7 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   options->worker_binary = SiblingProgram("holdfast-worker");
   options->tcp_store_binary = SiblingProgram("holdfast-tcp-store");
   options->standby_script = SiblingFile("holdfast-standby.py");
+  options->ckpt_binary = SiblingProgram("holdfast-ckpt");
   options->uid = ::geteuid();
   options->gid = ::getegid();
   return absl::OkStatus();

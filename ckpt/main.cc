@@ -8,5 +8,6 @@
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  return holdfast::ckpt::RunTool(holdfast::PosixFileSystem(), arguments, std::cout, std::cerr);
+  return holdfast::ckpt::RunTool(holdfast::PosixFileSystem(), arguments, std::cin, std::cout,
+                                 std::cerr);
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "ckpt/read_boxes.h"
 #include "ckpt/store.h"
 #include "ckpt/store_layout.h"
 
@@ -201,6 +202,19 @@ int Digest(Store& store, const Request& request, std::ostream& out, std::ostream
   return kToolDone;
 }
 
+int Read(Store& store, const Request& request, std::istream& in, std::ostream& out,
+         std::ostream& err) {
+  absl::StatusOr<CheckpointId> id = Resolve(store, request.id);
+  if (!id.ok()) return Fail(err, id.status());
+  absl::StatusOr<CommitRecord> record = store.ReadCommit(*id);
+  if (!record.ok()) return Fail(err, AsProblem(record.status()));
+  absl::StatusOr<std::vector<BoxRequest>> boxes = ParseBoxRequests(*record, in);
+  if (!boxes.ok()) return Fail(err, boxes.status());
+  if (absl::Status status = WriteBoxes(&store, *record, *boxes, out); !status.ok())
+    return Fail(err, AsProblem(status));
+  return kToolDone;
+}
+
 // STORE may stand first or behind --store.
 absl::Status SplitWords(Request* request) {
   std::vector<std::string> words = request->words;
@@ -241,6 +255,8 @@ std::optional<int> Parse(const std::vector<std::string>& arguments, Request* req
   AddVerb(&app, request, "show", "what a committed checkpoint holds", "[STORE] j-42@100[.3]");
   AddVerb(&app, request, "verify", "reads every byte of one checkpoint, or of all",
           "[STORE] [j-42@100[.3]]");
+  AddVerb(&app, request, "read", "verified bytes of boxes: JSON lines in, bytes out (for programs)",
+          "[STORE] j-42@100[.3]");
   AddVerb(&app, request, "digest", "the state's digest: equal for equal states in any layout",
           "[STORE] j-42@100[.3]");
   try {
@@ -259,8 +275,8 @@ std::optional<int> Parse(const std::vector<std::string>& arguments, Request* req
 
 }  // namespace
 
-int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostream& out,
-            std::ostream& err) {
+int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::istream& in,
+            std::ostream& out, std::ostream& err) {
   Request request;
   if (const std::optional<int> exit = Parse(arguments, &request, out, err)) return *exit;
   StoreOptions options;
@@ -271,6 +287,7 @@ int RunTool(FileSystem* fs, const std::vector<std::string>& arguments, std::ostr
   if (request.verb == "ls") return Ls(**store, request, out, err);
   if (request.verb == "show") return Show(**store, request, out, err);
   if (request.verb == "verify") return VerifyAll(**store, request, out, err);
+  if (request.verb == "read") return Read(**store, request, in, out, err);
   return Digest(**store, request, out, err);
 }
 

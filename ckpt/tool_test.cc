@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/testing/fault_file_system.h"
+#include "ckpt/read_boxes.h"
 #include "ckpt/testing/test_world.h"
 
 namespace holdfast::ckpt {
@@ -36,10 +37,11 @@ class ToolTest : public ::testing::Test {
     ASSERT_TRUE(
         testing::SaveRank(store_.get(), {JobId{8}, 1, 5}, 4, testing::TestModel(), {2, 1}, 0).ok());
   }
-  Ran Run(std::vector<std::string> arguments) {
+  Ran Run(std::vector<std::string> arguments, const std::string& input = "") {
+    std::istringstream in(input);
     std::ostringstream out, err;
     Ran ran;
-    ran.exit = RunTool(&fs_, arguments, out, err);
+    ran.exit = RunTool(&fs_, arguments, in, out, err);
     ran.out = out.str();
     ran.err = err.str();
     return ran;
@@ -92,6 +94,51 @@ TEST_F(ToolTest, VerifyNamesTheFileAndTheOffset) {
   EXPECT_THAT(ran.err, HasSubstr("offset 4096"));
   EXPECT_THAT(ran.out, HasSubstr("j-7@20.3 ok")) << "the others are verified all the same";
   EXPECT_EQ(Run({"digest", "/s", "j-7@20.2"}).exit, 1);
+}
+
+TEST_F(ToolTest, ReadGivesVerifiedBytesOfTheBoxesAskedForInOrder) {
+  const std::string whole = R"({"tensor":"odd bytes"})"
+                            "\n";
+  const std::string part = R"({"tensor":"odd bytes","offset":[2000],"size":[99]})"
+                           "\n";
+  const Ran all = Run({"read", "/s", "j-7@20"}, whole);
+  ASSERT_EQ(all.exit, 0) << all.err;
+  ASSERT_EQ(all.out.size(), 4099u);
+  const Ran two = Run({"read", "/s", "j-7@20"}, part + whole);
+  ASSERT_EQ(two.exit, 0) << two.err;
+  EXPECT_EQ(two.out, all.out.substr(2000, 99) + all.out);
+  // The same bytes, whatever layout wrote them, and none for an empty tensor.
+  EXPECT_EQ(Run({"read", "/s", "j-7@20.3"}, R"({"tensor":"scale"})").out.size(), 8u);
+  EXPECT_EQ(Run({"read", "/s", "j-7@20.3"}, R"({"tensor":"unused"})").out, "");
+  EXPECT_EQ(Run({"read", "/s", "j-7@20"}, "").exit, 0);
+}
+
+TEST_F(ToolTest, ReadNamesTheLineThatIsWrong) {
+  const auto expect = [&](const std::string& line, int exit, const std::string& part) {
+    const Ran ran = Run({"read", "/s", "j-7@20"}, R"({"tensor":"scale"})"
+                                                  "\n" +
+                                                      line + "\n");
+    EXPECT_EQ(ran.exit, exit) << line;
+    EXPECT_EQ(ran.out, "") << "nothing is written before all requests are understood";
+    EXPECT_THAT(ran.err, HasSubstr("line 2"));
+    EXPECT_THAT(ran.err, HasSubstr(part));
+  };
+  expect("{", 2, "not an object");
+  expect(R"({"tensor":7})", 2, "not an object");
+  expect(R"({"tensor":"none"})", 3, "no tensor 'none'");
+  expect(R"({"tensor":"odd bytes","offset":[0]})", 2, "offset and size");
+  expect(R"({"tensor":"odd bytes","offset":[-1],"size":[2]})", 2, "offset and size");
+  expect(R"({"tensor":"odd bytes","offset":[4000],"size":[100]})", 2, "leaves tensor");
+  expect(R"({"tensor":"odd bytes","offset":[0,0],"size":[1,1]})", 2, "leaves tensor");
+  expect(std::string(kBoxRequestLineBytesMax + 1, ' '), 2, "longer than");
+}
+
+TEST_F(ToolTest, ReadStopsAtTheFirstDamagedBox) {
+  ASSERT_TRUE(fs_.FlipByte("/s/jobs/j-7/10.1/rank-00000.pack", 5000, 1));
+  const Ran ran = Run({"read", "/s", "j-7@10"}, R"({"tensor":"layers.0.weight"})");
+  EXPECT_EQ(ran.exit, 1);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr("rank-00000.pack"));
 }
 
 TEST_F(ToolTest, AFlippedCommitRecordIsAProblemAndNotAbsence) {

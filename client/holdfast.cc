@@ -19,6 +19,9 @@ using holdfast::client::Session;
 
 struct hf_session {
   std::unique_ptr<Session> session;
+  // What the newest hf_restore_list gave.
+  std::vector<holdfast::ckpt::TensorView> listed;
+  std::vector<hf_tensor> list;
 };
 
 namespace {
@@ -74,7 +77,7 @@ int hf_init(hf_session** out, int64_t timeout_ms) {
   return Guarded([&] {
     Error error;
     auto session = Session::Connect(timeout_ms, &error);
-    if (!error) *out = new hf_session{std::move(session)};
+    if (!error) *out = new hf_session{std::move(session), {}, {}};
     return error;
   });
 }
@@ -114,6 +117,7 @@ void hf_finish_step(hf_session* s, const hf_step* step) {
 void hf_set_last_words(hf_session* s, const char* text) { s->session->SetLastWords(text); }
 int hf_should_stop(const hf_session* s) { return static_cast<int>(s->session->ShouldStop()); }
 int hf_attempt_is_current(const hf_session* s) { return s->session->AttemptIsCurrent() ? 1 : 0; }
+uint64_t hf_save_requests(const hf_session* s) { return s->session->SaveRequests(); }
 
 int hf_prepare_snapshots(hf_session* s, const hf_tensor* tensors, size_t count, uint32_t buffers) {
   return Guarded([&] {
@@ -128,6 +132,24 @@ int hf_restore(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t* 
   return Guarded([&] { return s->session->Restore(Views(tensors, count), samples); });
 }
 
+int hf_restore_list(hf_session* s, const hf_tensor** tensors, size_t* count) {
+  *tensors = nullptr;
+  *count = 0;
+  return Guarded([&] {
+    const Error error = s->session->ListRestore(&s->listed);
+    if (error) return error;
+    s->list.clear();
+    for (const holdfast::ckpt::TensorView& v : s->listed) {
+      s->list.push_back({v.name.c_str(), v.dtype, static_cast<uint32_t>(v.global_shape.size()),
+                         v.global_shape.data(), v.box_offset.data(), v.box_size.data(), v.replica,
+                         v.data, v.bytes});
+    }
+    *tensors = s->list.data();
+    *count = s->list.size();
+    return error;
+  });
+}
+
 int hf_snapshot_ready(const hf_session* s) { return s->session->SnapshotReady() ? 1 : 0; }
 
 int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t step,
@@ -138,6 +160,8 @@ int hf_snapshot(hf_session* s, const hf_tensor* tensors, size_t count, uint64_t 
                                     stall_ns == nullptr ? &unused : stall_ns);
   });
 }
+
+void hf_skip_snapshot(hf_session* s) { s->session->CountSkippedSnapshot(); }
 
 int hf_store_set(hf_session* s, const char* key, const void* value, size_t bytes) {
   return Guarded([&] {
@@ -164,6 +188,15 @@ int hf_store_add(hf_session* s, const char* key, int64_t delta, int64_t* sum) {
 int hf_store_wait(hf_session* s, const char* const* keys, size_t count, int64_t timeout_ms) {
   return Guarded([&] {
     return s->session->StoreWait(std::vector<std::string>(keys, keys + count), timeout_ms);
+  });
+}
+
+int hf_store_delete(hf_session* s, const char* key, int* existed) {
+  return Guarded([&] {
+    bool was = false;
+    const Error error = s->session->StoreDelete(key, &was);
+    if (!error && existed != nullptr) *existed = was ? 1 : 0;
+    return error;
   });
 }
 

@@ -77,14 +77,22 @@ void hf_set_last_words(hf_session* session, const char* text);
 int hf_should_stop(const hf_session* session); /* 0, or why: 1 cancel, 2 preempt, 3 drain, 4 time
                                                   limit, 5 recovery */
 int hf_attempt_is_current(const hf_session* session);
+/* Grows each time somebody asks for a checkpoint now (`holdfast save`). */
+uint64_t hf_save_requests(const hf_session* session);
 
 int hf_prepare_snapshots(hf_session* session, const hf_tensor* tensors, size_t count,
                          uint32_t buffers);
 uint64_t hf_restore_step(const hf_session* session); /* 0: not from memory; see HOLDFAST_RESTORE */
 int hf_restore(hf_session* session, const hf_tensor* tensors, size_t count, uint64_t* samples);
+/* What the snapshot holds that this attempt starts from: names, types, shapes, boxes, replicas and
+ * `data`, read-only bytes in the arena that nothing has verified before hf_restore returned 0.
+ * ENOENT when there is none. Valid until the next call of it, hf_prepare_snapshots, hf_snapshot or
+ * hf_close. */
+int hf_restore_list(hf_session* session, const hf_tensor** tensors, size_t* count);
 int hf_snapshot_ready(const hf_session* session);
 int hf_snapshot(hf_session* session, const hf_tensor* tensors, size_t count, uint64_t step,
                 uint64_t samples, int persist, uint64_t* stall_ns);
+void hf_skip_snapshot(hf_session* session); /* counts one that was due, while not all were ready */
 
 /* The rendezvous store of this attempt. Keys at most 1 KiB, values 60 KiB. */
 int hf_store_set(hf_session* session, const char* key, const void* value, size_t bytes);
@@ -93,6 +101,7 @@ int hf_store_get(hf_session* session, const char* key, int64_t timeout_ms, void*
                  size_t* bytes);
 int hf_store_add(hf_session* session, const char* key, int64_t delta, int64_t* sum);
 int hf_store_wait(hf_session* session, const char* const* keys, size_t count, int64_t timeout_ms);
+int hf_store_delete(hf_session* session, const char* key, int* existed);
 
 #ifdef __cplusplus
 }

@@ -156,6 +156,7 @@ struct Session::Impl {
   Error Open(int64_t timeout_ms);
   Error TakeRecorder(const WireReply& welcome);
   Error MapArena(int fd);
+  Error FindRestored(uint32_t* buffer, std::string* name);
   Error Borrow(int64_t deadline_ns, std::unique_ptr<Wire>* out);
   void Return(std::unique_ptr<Wire> wire);
   Error Call(const Message& m, const std::string& payload, int64_t timeout_ms, WireReply* reply);
@@ -334,26 +335,38 @@ Error Session::WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors
   return impl_->MapArena(reply.fds[0].get());
 }
 
-Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) {
-  if (Detached() || RestoreStep() == 0)
+Error Session::Impl::FindRestored(uint32_t* buffer, std::string* name) {
+  if (detached || restore_step == 0)
     return {ENOENT, "restore: this attempt does not start from a snapshot in memory"};
-  const std::string name =
-      std::to_string(impl_->restore_step) + "." + std::to_string(impl_->restore_attempt);
+  *name = std::to_string(restore_step) + "." + std::to_string(restore_attempt);
   WireReply reply;
-  if (Error error =
-          impl_->Call(StoreMessage(rank::kRestore, impl_->restore_step, impl_->restore_attempt, 0),
-                      "", kRestoreTimeoutMs, &reply)) {
+  if (Error error = Call(StoreMessage(rank::kRestore, restore_step, restore_attempt, 0), "",
+                         kRestoreTimeoutMs, &reply)) {
     return error;
   }
-  if (reply.message.type != rank::kReady || impl_->arena_map.base() == nullptr) {
-    return {ENOENT, "restore: the arena of rank " + std::to_string(impl_->rank) +
-                        " does not hold snapshot " + name};
+  if (reply.message.type != rank::kReady || arena_map.base() == nullptr) {
+    return {ENOENT, "restore: the arena of rank " + std::to_string(rank) +
+                        " does not hold snapshot " + *name};
   }
-  std::string reason;
-  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), static_cast<uint32_t>(reply.message.args[0]),
-                             tensors, samples, &reason)) {
+  *buffer = static_cast<uint32_t>(reply.message.args[0]);
+  return {};
+}
+
+Error Session::Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples) {
+  uint32_t buffer = 0;
+  std::string name, reason;
+  if (Error error = impl_->FindRestored(&buffer, &name)) return error;
+  if (!ckpt::RestoreSnapshot(impl_->arena_map.base(), buffer, tensors, samples, &reason))
     return {EBADMSG, "restore: snapshot " + name + ": " + reason};
-  }
+  return {};
+}
+
+Error Session::ListRestore(std::vector<ckpt::TensorView>* tensors) {
+  uint32_t buffer = 0;
+  std::string name, reason;
+  if (Error error = impl_->FindRestored(&buffer, &name)) return error;
+  if (!ckpt::ListSnapshot(impl_->arena_map.base(), buffer, tensors, &reason))
+    return {EBADMSG, "restore: snapshot " + name + ": " + reason};
   return {};
 }
 

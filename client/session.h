@@ -59,6 +59,9 @@ class Session {
   // "scratch").
   uint64_t RestoreStep() const;
   Error Restore(const std::vector<ckpt::TensorView>& tensors, uint64_t* samples);
+  // What that snapshot holds; `data` points into the arena, at bytes that only Restore verifies.
+  // Valid until the arena is asked for again or its buffer is filled again.
+  Error ListRestore(std::vector<ckpt::TensorView>* tensors);
 
   // Snapshot of the state after `step`. Call SnapshotReady on every rank, reduce, and take it on
   // all or on none.

@@ -70,6 +70,7 @@ constexpr std::string_view kReservedEnvironment[] = {
     "HOLDFAST_SNAPSHOT_EVERY",
     "HOLDFAST_PERSIST_EVERY",
     "HOLDFAST_STEPS_LOG",
+    "HOLDFAST_CKPT",
 };
 
 absl::Status Bad(std::string_view field, std::string_view what) {

@@ -85,6 +85,7 @@ std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& f
   AddEnv(&env, "HOLDFAST_SNAPSHOT_EVERY", std::to_string(job.spec().snapshot_every_steps()));
   AddEnv(&env, "HOLDFAST_PERSIST_EVERY", std::to_string(job.spec().persist_every_steps()));
   AddEnv(&env, "HOLDFAST_STEPS_LOG", facts.steps_log);
+  AddEnv(&env, "HOLDFAST_CKPT", facts.ckpt_path);
   return env;
 }
 

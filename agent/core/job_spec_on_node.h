@@ -23,6 +23,7 @@ struct NodeFacts {
   std::string worker_path;     // holdfast-worker beside the agent
   std::string tcp_store_path;  // holdfast-tcp-store beside the agent
   std::string standby_path;    // holdfast-standby.py beside it; empty: not there
+  std::string ckpt_path;       // holdfast-ckpt beside the agent, for ranks that read a checkpoint
   uint16_t master_port = 0;    // of a command's attempt, wherever it is served; 0: none
   bool serves_master = false;  // it is served here
   uint32_t agent_uid = 0;

@@ -44,6 +44,7 @@ NodeFacts Facts() {
   facts.log_dir = "/s/keepers/j-42/logs";
   facts.steps_log = "/jobs/j-42/steps.jsonl";
   facts.worker_path = "/bin/holdfast-worker";
+  facts.ckpt_path = "/bin/holdfast-ckpt";
   facts.simulated_devices = true;
   return facts;
 }
@@ -80,6 +81,7 @@ TEST(JobSpecOnNode, TakesItsPartOfThePlacement) {
       {"HOLDFAST_SNAPSHOT_EVERY", "1"},
       {"HOLDFAST_PERSIST_EVERY", "5"},
       {"HOLDFAST_STEPS_LOG", "/jobs/j-42/steps.jsonl"},
+      {"HOLDFAST_CKPT", "/bin/holdfast-ckpt"},
       {"HOLDFAST_DEVICES", "n1-gpu1"},
       {"MY", "own"},
       {"CUDA_VISIBLE_DEVICES", ""},

@@ -256,6 +256,12 @@ bool CheckTable(const ArenaHeader* header, uint32_t buffer, std::string* reason)
   return true;
 }
 
+bool CheckSealed(const ArenaHeader* header, uint32_t buffer, std::string* reason) {
+  if (buffer < header->buffers && HoldsSnapshot(header->buffer[buffer])) return true;
+  return Fail(reason,
+              "buffer " + std::to_string(buffer) + " of the arena holds no sealed snapshot");
+}
+
 bool Matches(const TensorEntry& e, const TensorView& t) {
   return e.dtype == t.dtype && e.data_bytes == t.bytes &&
          std::vector<uint64_t>(e.global_shape, e.global_shape + e.dims) == t.global_shape;
@@ -423,10 +429,7 @@ bool SnapshotWriter::Take(const std::vector<TensorView>& tensors, uint64_t attem
 bool RestoreSnapshot(void* arena, uint32_t buffer, const std::vector<TensorView>& tensors,
                      uint64_t* samples, std::string* reason) {
   auto* header = static_cast<ArenaHeader*>(arena);
-  if (buffer >= header->buffers || !HoldsSnapshot(header->buffer[buffer])) {
-    return Fail(reason,
-                "buffer " + std::to_string(buffer) + " of the arena holds no sealed snapshot");
-  }
+  if (!CheckSealed(header, buffer, reason)) return false;
   for (const TensorView& t : tensors) {
     if (!CheckTensor(t, reason)) return false;
   }
@@ -437,6 +440,25 @@ bool RestoreSnapshot(void* arena, uint32_t buffer, const std::vector<TensorView>
   FreeBuffersExcept(header, static_cast<int>(buffer));
   // The newest from now on, even beside a later one (off the line) that the agent is still writing.
   __atomic_store_n(&b.generation, NewestGeneration(header) + 1, __ATOMIC_RELAXED);
+  return true;
+}
+
+bool ListSnapshot(void* arena, uint32_t buffer, std::vector<TensorView>* tensors,
+                  std::string* reason) {
+  auto* header = static_cast<ArenaHeader*>(arena);
+  if (!CheckSealed(header, buffer, reason) || !CheckTable(header, buffer, reason)) return false;
+  tensors->clear();
+  for (uint32_t i = 0; i < header->buffer[buffer].tensors; ++i) {
+    const TensorEntry& e = Table(header, buffer)[i];
+    tensors->push_back({e.name,
+                        e.dtype,
+                        {e.global_shape, e.global_shape + e.dims},
+                        {e.box_offset, e.box_offset + e.dims},
+                        {e.box_size, e.box_size + e.dims},
+                        e.replica,
+                        DataArea(header, buffer) + e.data_offset,
+                        e.data_bytes});
+  }
   return true;
 }
 

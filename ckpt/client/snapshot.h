@@ -95,6 +95,11 @@ class SnapshotWriter {
 bool RestoreSnapshot(void* arena, uint32_t buffer, const std::vector<TensorView>& tensors,
                      uint64_t* samples, std::string* reason);
 
+// The tensors of a sealed snapshot, as its table (verified) says; `data` points into the arena, at
+// bytes that are not verified.
+bool ListSnapshot(void* arena, uint32_t buffer, std::vector<TensorView>* tensors,
+                  std::string* reason);
+
 // Frees every buffer that the agent is not writing: for an attempt that starts from a checkpoint or
 // from scratch.
 void DiscardSnapshots(void* arena);
