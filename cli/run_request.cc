@@ -28,6 +28,8 @@ enum class Meaning {
   kMaxRestarts,
   kShownRanks,
   kNodeRank,
+  kStandalone,
+  kEndpoint,  // kept as it is; without effect on one machine
   kNoEffect,  // taken, and said to have none
   kImplied,   // what it asks for is always so: nothing to say
 };
@@ -59,15 +61,17 @@ constexpr Flag kFlags[] = {
     {"-m", false, Meaning::kSwitch, "", nullptr, &RunRequest::module},
     {"--no-python", false, Meaning::kSwitch, "", nullptr, &RunRequest::no_python},
     {"--node-rank", true, Meaning::kNodeRank},
-    {"--standalone", false, Meaning::kImplied},
+    {"--shared-dir", true, Meaning::kText, "", &RunRequest::shared_dir},
+    {"--fence-after", true, Meaning::kText, "", &RunRequest::fence_after},
+    {"--standalone", false, Meaning::kStandalone},
     {"--run-path", false, Meaning::kImplied},
     {"--rdzv-backend", true, Meaning::kNoEffect, kFreshPort},
-    {"--rdzv-endpoint", true, Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-endpoint", true, Meaning::kEndpoint, kFreshPort, &RunRequest::rdzv_endpoint},
     {"--rdzv-id", true, Meaning::kNoEffect, kFreshPort},
     {"--rdzv-conf", true, Meaning::kNoEffect, kFreshPort},
-    {"--master-addr", true, Meaning::kNoEffect, kFreshPort},
-    {"--master-port", true, Meaning::kNoEffect, kFreshPort},
-    {"--local-addr", true, Meaning::kNoEffect, kFreshPort},
+    {"--master-addr", true, Meaning::kEndpoint, kFreshPort, &RunRequest::master_addr},
+    {"--master-port", true, Meaning::kEndpoint, kFreshPort, &RunRequest::master_port},
+    {"--local-addr", true, Meaning::kEndpoint, kFreshPort, &RunRequest::local_addr},
     {"--monitor-interval", true, Meaning::kNoEffect, kEvents},
     {"--start-method", true, Meaning::kNoEffect, "ranks are always started by exec"},
     {"--event-log-handler", true, Meaning::kNoEffect, "see `holdfast events`"},
@@ -116,12 +120,16 @@ absl::Status ReadRanks(const std::string& flag, const std::string& value,
   return absl::OkStatus();
 }
 
-absl::Status ReadNodes(const std::string& flag, const std::string& value) {
-  if (value == "1" || value == "1:1") return absl::OkStatus();
-  return Bad(
-      flag, value,
-      "not 1: `holdfast run` starts the ranks of one machine; for more, run an agent on each "
-      "(deploy/README.md) and use `holdfast submit --nodes`");
+// N, or MIN:MAX as torchrun takes it.
+absl::Status ReadNodes(const std::string& flag, const std::string& value, RunRequest* out) {
+  const size_t colon = value.find(':');
+  const std::string low = value.substr(0, colon);
+  const std::string high = colon == std::string::npos ? low : value.substr(colon + 1);
+  constexpr auto kMost = static_cast<uint32_t>(kNodesPerJobMax);
+  if (absl::SimpleAtoi(low, &out->nodes_min) && absl::SimpleAtoi(high, &out->nodes_max) &&
+      out->nodes_min >= 1 && out->nodes_min <= out->nodes_max && out->nodes_max <= kMost)
+    return absl::OkStatus();
+  return Bad(flag, value, absl::StrCat("not a number from 1 to ", kMost, ", or MIN:MAX of these"));
 }
 
 absl::Status ReadShownRanks(const std::string& flag, const std::string& value,
@@ -139,7 +147,7 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
   uint32_t number = 0;
   switch (flag.meaning) {
     case Meaning::kNodes:
-      return ReadNodes(written, value);
+      return ReadNodes(written, value, out);
     case Meaning::kRanks:
       return ReadRanks(written, value, machine, &out->ranks);
     case Meaning::kMaxRestarts:
@@ -149,7 +157,16 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
     case Meaning::kShownRanks:
       return ReadShownRanks(written, value, &out->shown_ranks);
     case Meaning::kNodeRank:
-      return ReadNumber(written, value, 0, 0, &number);
+      HF_RETURN_IF_ERROR(ReadNumber(written, value, 0, kNodesPerJobMax - 1, &number));
+      out->node_rank = number;
+      return absl::OkStatus();
+    case Meaning::kStandalone:
+      out->nodes_min = out->nodes_max = 1;
+      return absl::OkStatus();
+    case Meaning::kEndpoint:
+      out->*flag.text = value;
+      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));
+      return absl::OkStatus();
     case Meaning::kText:
       out->*flag.text = value;
       return absl::OkStatus();

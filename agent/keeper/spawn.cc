@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/rank/message.h"
+#include "base/rank/step.h"
 
 namespace holdfast::keeper {
 namespace {
@@ -175,6 +176,8 @@ pid_t SpawnService(const rank::StartSpec& spec, int socket, const InheritedLimit
   const pid_t pid = fork();
   if (pid != 0) return pid < 0 ? -errno : pid;
   BeginChild(keeper);
+  // The ranks need it to their end, whatever the whole step is told.
+  if (InStep()) IgnoreStepSignals();
   dup2(null_fd.get(), 0);
   dup2(null_fd.get(), 1);
   // Itself when it is that number already: then only the flag is to go.

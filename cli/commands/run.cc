@@ -22,6 +22,8 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
+#include "cli/guest/guest.h"
+#include "cli/guest/plan.h"
 #include "cli/log_reader.h"
 #include "cli/output.h"
 #include "cli/run_request.h"
@@ -131,6 +133,7 @@ absl::StatusOr<v1::JobSpec> SpecOf(const RunRequest& request) {
   submission.ranks_per_node = absl::StrCat(request.ranks);
   submission.grace = request.grace;
   submission.time_limit = request.time_limit;
+  submission.fence_after = request.fence_after;
   if (request.max_restarts.has_value()) submission.restarts = absl::StrCat(*request.max_restarts);
   submission.environment = EnvironmentOf(request);
   return BuildSpec(submission);
@@ -251,6 +254,13 @@ int RunJob(SchedulerClient* client, InterruptGuard* guard, const RunRequest& req
 int Run(const Invocation& invocation) {
   auto request = ParseRun(invocation.command, ReadMachineSize());
   if (!request.ok()) return Fail(request.status());
+  auto guest = PlanGuest(ProcessEnvironment(), WorkingDirectory(), *request);
+  if (!guest.ok()) return Fail(guest.status());
+  if (guest->has_value()) {
+    auto guest_spec = SpecOf(*request);
+    if (!guest_spec.ok()) return Fail(guest_spec.status());
+    return RunGuest(**guest, *request, *std::move(guest_spec));
+  }
   for (const std::string& sentence : request->without_effect)
     Hint(absl::StrCat("holdfast: ", sentence));
   auto spec = SpecOf(*request);
