@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"
 #include "agent/options.h"
-#include "base/rank/step.h"
 #include "base/sd_notify.h"
+#include "base/step.h"
 
 namespace {
 

@@ -19,8 +19,8 @@
 #include "agent/process.h"
 #include "agent/version.h"
 #include "base/clock.h"
-#include "base/rank/step.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "proto/run_key.h"
 
 extern char** environ;

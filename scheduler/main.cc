@@ -7,8 +7,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/rank/step.h"
 #include "base/sd_notify.h"
+#include "base/step.h"
 #include "scheduler/daemon.h"
 
 namespace {

@@ -22,7 +22,7 @@
 #include <algorithm>
 
 #include "agent/keeper/procs.h"
-#include "base/rank/step.h"
+#include "base/step.h"
 
 namespace holdfast::keeper {
 namespace {

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/rank/message.h"
-#include "base/rank/step.h"
+#include "base/step.h"
 
 namespace holdfast::keeper {
 namespace {

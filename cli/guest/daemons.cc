@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,8 +22,8 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/file_system.h"
-#include "base/rank/step.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
@@ -207,6 +208,12 @@ GuestDaemons::~GuestDaemons() {
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   KillKeepers(state_);
+}
+
+bool GuestDaemons::Alive() const {
+  const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  pollfd gone{fd.get(), POLLIN, 0};
+  return fd.valid() && ::poll(&gone, 1, 0) == 0;
 }
 
 void GuestDaemons::SignalRanks(int signal) const {

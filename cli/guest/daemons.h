@@ -55,7 +55,8 @@ class GuestDaemons {
   GuestDaemons(const GuestDaemons&) = delete;
   GuestDaemons& operator=(const GuestDaemons&) = delete;
 
-  pid_t supervisor() const { return pid_; }
+  // The daemons need their supervisor; without it this node has no part in the run any more.
+  bool Alive() const;
   // SIGUSR1 or SIGUSR2 for every rank of this node.
   void SignalRanks(int signal) const;
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/guest/guest.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/rank/step.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "cli/exit_code.h"
 #include "cli/guest/daemons.h"
 #include "cli/guest/network.h"
@@ -69,13 +66,6 @@ void Requeue(const GuestPlan& plan, const std::string& why) {
     Hint(absl::StrCat("holdfast: scontrol requeue ", plan.slurm_job, ": ", result->error_output,
                       "(only a batch job that was not submitted with --no-requeue can be)"));
   }
-}
-
-// The daemons need their supervisor; without it this node has no part in the run any more.
-bool SupervisorLives(const GuestDaemons& daemons) {
-  const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, daemons.supervisor(), 0)));
-  pollfd gone{fd.get(), POLLIN, 0};
-  return fd.valid() && ::poll(&gone, 1, 0) == 0;
 }
 
 absl::Status WriteKey(const Task& task) {
@@ -154,7 +144,7 @@ int ShowToTheEnd(SchedulerClient* client, InterruptGuard* guard, const Task& tas
 }
 
 int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& task,
-                  const v1::JobSpec& spec) {
+                  const GuestDaemons& daemons, const v1::JobSpec& spec) {
   if (const absl::Status joined = WaitForNodes(client, guard, *task.plan); !joined.ok())
     return Fail(joined);
   v1::SubmitJobRequest submit;
@@ -162,10 +152,15 @@ int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& ta
   *submit.mutable_spec() = spec;
   auto submitted = client->Call("submit the job", &v1::Scheduler::Stub::SubmitJob, submit);
   if (!submitted.ok()) return Fail(submitted.status());
-  const GuestWatch watch(client->endpoint(), kJob, spec.fence_ms());
+  const GuestWatch watch(client->endpoint(), kJob, spec.fence_ms(), &daemons);
   const bool interrupted = ShowToTheEnd(client, guard, task) == kExitInterrupted;
   // What could not be shown does not decide how the job ended.
-  auto end = WaitForEnd(client, guard, kJob);
+  auto end = daemons.Alive() ? WaitForEnd(client, guard, kJob)
+                             : absl::StatusOr<v1::JobStatus>(client->Unreachable());
+  if (watch.gave_up() && !end.ok()) {
+    Requeue(*task.plan, "the run cannot go on");
+    return kExitRequeue;
+  }
   if (!end.ok()) return Fail(end.status());
   if (end->state() != v1::JOB_STATE_DONE || end->restarts() > 0) {
     Hint(absl::StrCat("holdfast: ", Short(end->state()),
@@ -222,8 +217,10 @@ int FollowJob(SchedulerClient* client, InterruptGuard* guard, const Task& task,
       return CodeOfEnd(*status, interrupted);
     }
     if (failed == kExitRefused) return Fail(status.status());
+    // Interrupted before there was a job, or the first task did not wait for us: not a loss.
+    if (interrupted && failed != kExitDone) return kExitInterrupted;
     if (failed != kExitUnreachable) heard_ns = clock.MonoNs();
-    if (!SupervisorLives(daemons)) {
+    if (!daemons.Alive()) {
       Hint("holdfast: the supervisor of this node was killed; its ranks end");
       return kExitRequeue;
     }
@@ -269,7 +266,7 @@ int RunHead(Task* task, const v1::JobSpec& spec) {
     InterruptGuard guard;
     const RankSignals signals(*daemons->get(), /*pass_on=*/!task->plan->slurm);
     SchedulerClient client(absl::StrCat("unix:", task->state.SchedulerSocket()), kConnectMsDefault);
-    code = SubmitAndShow(&client, &guard, *task, spec);
+    code = SubmitAndShow(&client, &guard, *task, *daemons->get(), spec);
     WaitForFarewell(&client, &guard, *task->plan);
   }
   if (!file.empty()) ::unlink(file.c_str());

@@ -28,7 +28,7 @@ std::map<std::string, std::string> Step() {
           {"SLURM_NODEID", "1"},
           {"SLURM_STEP_NODELIST", "gpu[07-09]"},
           {"SLURMD_NODENAME", "gpu08"},
-          {"SLURM_SUBMIT_DIR", "/home/ada/run"},
+          {"SLURM_SUBMIT_DIR", "/shared/run"},
           {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.7"}};
 }
 
@@ -65,7 +65,7 @@ TEST(GuestPlan, AStepOfSeveralNodesIsOneRun) {
   EXPECT_EQ(plan.node, "gpu08");
   EXPECT_EQ(plan.host, "") << "the first task tells it";
   EXPECT_EQ(plan.port, PortOfStep(1234, 2));
-  EXPECT_EQ(plan.run_file, "/home/ada/run/.holdfast-run-1234.2.0");
+  EXPECT_EQ(plan.run_file, "/shared/run/.holdfast-run-1234.2.0");
   EXPECT_EQ(plan.launch_address, "10.0.0.7");
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/guest/watch.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -37,8 +40,12 @@ bool StallClock::TooLong(v1::JobState state, bool started, int64_t now_ns) {
   return state == v1::JOB_STATE_RECOVERING && lasted_ms >= recovery_ms_;
 }
 
-GuestWatch::GuestWatch(const std::string& endpoint, std::string job, int64_t fence_ms)
-    : endpoint_(endpoint), job_(std::move(job)), stall_(fence_ms + kRecoveryMarginMs) {
+GuestWatch::GuestWatch(const std::string& endpoint, std::string job, int64_t fence_ms,
+                       const GuestDaemons* daemons)
+    : endpoint_(endpoint),
+      job_(std::move(job)),
+      daemons_(daemons),
+      stall_(fence_ms + kRecoveryMarginMs) {
   teller_ = std::thread([this] { Tell(); });
   looker_ = std::thread([this] { Look(); });
 }
@@ -66,6 +73,12 @@ bool GuestWatch::WaitMs(int64_t ms) {
   for (int64_t left = ms * kNsPerMs; !ended_ && left > 0; left = end_ns - clock.MonoNs())
     changed_.WaitForNs(mutex_, left);
   return ended_;
+}
+
+void GuestWatch::GiveUp(const std::string& why) {
+  Hint(absl::StrCat("holdfast: ", why));
+  const MutexLock lock(mutex_);
+  gave_up_ = true;
 }
 
 void GuestWatch::Tell() {
@@ -106,15 +119,15 @@ void GuestWatch::Look() {
     grpc::ClientContext context;
     proto::PrepareContext(&context, kLookMs, /*wait_for_ready=*/false);
     v1::JobStatus status;
-    // A scheduler that is away is another's to notice.
+    if (!daemons_->Alive()) {
+      GiveUp("the supervisor of this node was killed");
+      ::kill(::getpid(), SIGTERM);  // whoever waits for the job or its output
+      return;
+    }
+    // A scheduler that died is started again.
     if (!client.stub()->GetJob(&context, request, &status).ok()) continue;
     if (!stall_.TooLong(status.state(), status.attempt() > 0, clock.MonoNs())) continue;
-    {
-      const MutexLock lock(mutex_);
-      gave_up_ = true;
-    }
-    Hint(absl::StrCat("holdfast: the job cannot go on with the nodes that are left: ",
-                      status.reason()));
+    GiveUp(absl::StrCat("the job cannot go on with the nodes that are left: ", status.reason()));
     const auto cancelled = CancelJob(&client, job_);
     if (!cancelled.ok()) Hint(absl::StrCat("holdfast: ", cancelled.status().message()));
     return;

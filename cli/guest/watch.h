@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "cli/client.h"
+#include "cli/guest/daemons.h"
 #include "holdfast/v1/common.pb.h"
 
 namespace holdfast::cli {
@@ -35,20 +36,24 @@ class StallClock {
 class GuestWatch {
  public:
   // Has two threads and a connection of its own to `endpoint`.
-  GuestWatch(const std::string& endpoint, std::string job, int64_t fence_ms);
+  GuestWatch(const std::string& endpoint, std::string job, int64_t fence_ms,
+             const GuestDaemons* daemons);
   ~GuestWatch();
   GuestWatch(const GuestWatch&) = delete;
   GuestWatch& operator=(const GuestWatch&) = delete;
 
-  // It has cancelled the job because too few nodes are left.
+  // It has ended the run: too few nodes are left (then the job is cancelled), or the supervisor of
+  // this node was killed (then this process is interrupted).
   bool gave_up() const;
 
  private:
   void Tell();
   void Look();
+  void GiveUp(const std::string& why);
   bool WaitMs(int64_t ms);  // true: it is to end
 
   const std::string endpoint_, job_;
+  const GuestDaemons* const daemons_;
   StallClock stall_;
   mutable Mutex mutex_;
   CondVar changed_;

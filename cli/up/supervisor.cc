@@ -16,8 +16,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/rank/step.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "cli/exit_code.h"
 #include "cli/up/spawn.h"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Slurm on this machine: one controller and a daemon for each of its nodes, all in a directory of their own.
 
-Needs root, and Debian's slurm-wlm and munge, which are installed when they are missing. Its munge has a key and a socket
-of its own, so that one of the machine's is left alone.
+Needs root, and Debian's slurm-wlm and munge, which are installed when they are missing. Its munge has a key and a
+socket of its own, so that one of the machine's is left alone.
 """
 import os
 import re
@@ -48,7 +48,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
-NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=8 Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] \\
+ CPUs=8 Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 

@@ -21,7 +21,7 @@ import slurm_lab  # noqa: E402
 
 HOLDFAST = os.path.join(os.environ["HOLDFAST_BUILD_DIR"], "bin", "holdfast")
 RANK = os.path.join(SOURCE, "tests", "cluster", "store_rank.py")
-STEP_S = 120  # to a rank's step, a requeue or a fence included
+STEP_S = 300  # to a rank's step: Slurm itself holds a requeued job back for two minutes
 END_S = 180   # to a job's end
 WHY_NOT = slurm_lab.missing()
 

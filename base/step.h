@@ -4,8 +4,8 @@
 // job reaches scheduler, agent, keeper and rendezvous store too, and must not end what the job
 // still needs. `holdfast run` decides what a signal means; the others end by SIGQUIT, which it
 // sends them, by the end of a pipe, or by SIGKILL. libc only.
-#ifndef HOLDFAST_BASE_RANK_STEP_H_
-#define HOLDFAST_BASE_RANK_STEP_H_
+#ifndef HOLDFAST_BASE_STEP_H_
+#define HOLDFAST_BASE_STEP_H_
 
 #include <csignal>
 #include <cstdlib>
@@ -63,4 +63,4 @@ inline bool IsNodeEnvironment(std::string_view name) {
 
 }  // namespace holdfast
 
-#endif  // HOLDFAST_BASE_RANK_STEP_H_
+#endif  // HOLDFAST_BASE_STEP_H_
