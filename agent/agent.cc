@@ -11,7 +11,11 @@
 #include <future>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "agent/process.h"
+#include "base/file_system.h"
 #include "base/status.h"
 #include "proto/channel.h"
 
@@ -31,7 +35,7 @@ absl::Status Agent::Start() {
   HF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceProvider> devices,
                       MakeDeviceProvider(options_.devices));
   HF_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
-  peers_ = std::make_unique<PeerClient>(loop_.get());
+  peers_ = std::make_unique<PeerClient>(loop_.get(), options_.run_key);
   saver_ = std::make_unique<Saver>(loop_.get());
   files_ = std::make_unique<WorkQueue>("evidence", kFileTasksMax);
   session_ = std::make_unique<Session>(loop_.get(), options_);
@@ -45,7 +49,11 @@ absl::Status Agent::Start() {
   HF_RETURN_IF_ERROR(Serve());
   Node* node = node_.get();
   session_->Start(
-      {[node] { return node->Registration(); },
+      {[node, address = address_] {
+         v1::RegisterNodeRequest request = node->Registration();
+         request.set_address(address);
+         return request;
+       },
        [node](const v1::RegisterNodeResponse& response) { return node->Registered(response); },
        [node](const v1::DesiredState& state) { node->Desired(state); },
        [node](int64_t sent_ns, const v1::BeatResponse& response) {
@@ -59,21 +67,45 @@ absl::Status Agent::Serve() {
   const std::string socket = JoinPath(options_.state_dir, "agent.sock");
   ::unlink(
       socket.c_str());  // of an agent that was killed: we hold the lock, so nobody listens there
+  // A port that the kernel chose is kept over restarts: by its address an agent is known.
+  const std::string remembered_path = JoinPath(options_.state_dir, "port");
+  std::string listen = options_.listen;
+  int port = 0;
+  if (absl::EndsWith(listen, ":0")) {
+    const std::string host = listen.substr(0, listen.size() - 1);
+    int remembered = 0;
+    if (absl::SimpleAtoi(ReadSmallFile(remembered_path).value_or(""), &remembered))
+      server_ = ServeAt(absl::StrCat(host, remembered), &port);
+    if (server_ == nullptr) server_ = ServeAt(listen, &port);
+    listen = absl::StrCat(host, port);
+    if (server_ != nullptr) {
+      HF_RETURN_IF_ERROR(
+          PosixFileSystem()->WriteFileDurably(remembered_path, std::to_string(port)));
+    }
+  } else {
+    server_ = ServeAt(listen, &port);
+  }
+  address_ = listen.empty() ? options_.address : listen;
+  if (server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot serve on ", socket, listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
+        ": is the port taken, or the address not of this machine?"));
+  }
+  return absl::OkStatus();
+}
+
+// Null when one of the two cannot be served.
+std::unique_ptr<grpc::Server> Agent::ServeAt(const std::string& listen, int* port) {
+  const std::string socket = JoinPath(options_.state_dir, "agent.sock");
   grpc::ServerBuilder builder;
   proto::ConfigureServer(&builder);
   builder.AddListeningPort(absl::StrCat("unix:", socket), grpc::InsecureServerCredentials());
-  int port = 0;
-  if (!options_.listen.empty())
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  *port = 0;
+  if (!listen.empty()) builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), port);
   builder.RegisterService(service_.get());
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || (!options_.listen.empty() && port == 0)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot serve on ", socket,
-                     options_.listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
-                     ": is the port taken?"));
-  }
-  return absl::OkStatus();
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (!listen.empty() && *port == 0) return nullptr;
+  return server;
 }
 
 bool Agent::Stop(int64_t wait_ns) {

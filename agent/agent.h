@@ -41,8 +41,10 @@ class Agent {
 
  private:
   absl::Status Serve();
+  std::unique_ptr<grpc::Server> ServeAt(const std::string& listen, int* port);
 
   const NodeOptions options_;
+  std::string address_;  // where others reach this agent: the port is known once it is served
   SystemClock clock_;
   // In order of construction; what comes later uses what comes earlier.
   std::unique_ptr<EventLoop> loop_;

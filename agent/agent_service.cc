@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/unique_fd.h"
 #include "proto/channel.h"
+#include "proto/run_key.h"
 
 namespace holdfast::agent {
 namespace {
@@ -107,9 +108,19 @@ uint64_t FirstOffset(const std::string& base, const v1::ReadLogRequest& request)
 
 }  // namespace
 
+// Ends a call of somebody without the run's key; null when it may go on.
+grpc::ServerUnaryReactor* AgentService::Refuse(grpc::CallbackServerContext* context) const {
+  const grpc::Status refused = proto::CheckRunKey(options_.run_key, *context);
+  if (refused.ok()) return nullptr;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(refused);
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* context,
                                              const v1::PingRequest* request,
                                              v1::PingResponse* response) {
+  if (grpc::ServerUnaryReactor* refused = Refuse(context)) return refused;
   if (IsValidName(request->from_node())) {
     MutexLock lock(mutex_);
     if (heard_ns_.size() < kPeersHeardMax || heard_ns_.count(request->from_node()) != 0) {
@@ -125,6 +136,7 @@ grpc::ServerUnaryReactor* AgentService::Ping(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* context,
                                                   const v1::ProbePeerRequest* request,
                                                   v1::ProbePeerResponse* response) {
+  if (grpc::ServerUnaryReactor* refused = Refuse(context)) return refused;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   response->set_last_heard_age_ms(-1);
   {
@@ -147,9 +159,10 @@ grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* c
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AgentService::StoreRequest(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AgentService::StoreRequest(grpc::CallbackServerContext* context,
                                                      const v1::StoreRequestRequest* request,
                                                      v1::StoreRequestResponse* response) {
+  if (grpc::ServerUnaryReactor* refused = Refuse(context)) return refused;
   auto* reactor = new StoreReactor(loop_, node_, response);
   reactor->Begin(*request);
   return reactor;
@@ -187,6 +200,8 @@ bool AgentService::AskLog(const v1::ReadLogRequest& request, LogState* out) {
 
 grpc::Status AgentService::ReadLog(grpc::ServerContext* context, const v1::ReadLogRequest* request,
                                    grpc::ServerWriter<v1::AgentLogChunk>* writer) {
+  if (const grpc::Status refused = proto::CheckRunKey(options_.run_key, *context); !refused.ok())
+    return refused;
   if (log_streams_.fetch_add(1) >= kLogStreamsMax) {
     log_streams_.fetch_sub(1);
     return {grpc::StatusCode::RESOURCE_EXHAUSTED,

@@ -46,6 +46,7 @@ class AgentService final : public AgentServiceBase {
   void Stop() { stop_.store(true); }  // ends followed logs soon
 
  private:
+  grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context) const;
   struct LogState {
     std::string base;
     bool ended = false;

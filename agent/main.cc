@@ -15,20 +15,13 @@
 #include "agent/agent.h"
 #include "agent/options.h"
 #include "base/sd_notify.h"
+#include "base/step.h"
 
 namespace {
 
 using holdfast::agent::Agent;
 
 constexpr int64_t kStopWaitNs = 1'000'000'000;  // a save that runs longer is left to the next agent
-
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  return set;
-}
 
 // Until a signal comes. Feeds the watchdog only while the main loop makes progress.
 void WaitForSignal(int signals, const Agent& agent) {
@@ -62,7 +55,7 @@ int main(int argc, char** argv) {
 
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
-  const sigset_t stop_signals = StopSignals();
+  const sigset_t stop_signals = holdfast::DaemonStopSignals();
   ::sigprocmask(SIG_BLOCK, &stop_signals, nullptr);
   const holdfast::UniqueFd signals(::signalfd(-1, &stop_signals, SFD_CLOEXEC));
 

@@ -229,6 +229,7 @@ NodeFacts NodeJob::Facts() const {
   facts.agent_uid = context_.options->uid;
   facts.agent_gid = context_.options->gid;
   facts.simulated_devices = context_.simulated_devices;
+  facts.environment = context_.options->environment;
   return facts;
 }
 

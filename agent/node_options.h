@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/file_system.h"
 #include "base/ids.h"
@@ -18,11 +19,15 @@ struct NodeOptions {
   std::string scheduler;  // endpoint
   std::string devices;    // for MakeDeviceProvider
   std::string listen;     // HOST:PORT, empty: the Unix socket only
-  std::string address;    // where other agents reach this one
+  std::string key_file;   // of the run; empty: none
+  std::string
+      run_key;  // what is in it: asked of callers over TCP, given to other agents and the scheduler
+  std::string address;  // where other agents reach this one
   std::string boot_id;
   uint64_t epoch = 0;
   bool predecessor_stopped =
       false;  // the last agent of this state directory was stopped in order (or none was there)
+  std::vector<std::string> environment;  // "K=V" that every rank here gets (IsNodeEnvironment)
   std::string keeper_binary;
   std::string worker_binary;
   std::string tcp_store_binary;

@@ -20,6 +20,10 @@
 #include "agent/version.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/step.h"
+#include "proto/run_key.h"
+
+extern char** environ;
 
 namespace holdfast::agent {
 namespace {
@@ -44,11 +48,12 @@ absl::Status ValidateListen(bool insecure, NodeOptions* options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen: '", options->listen, "' is not HOST:PORT"));
   }
-  if (!insecure && !IsLoopback(options->listen.substr(0, colon))) {
+  if (!insecure && options->key_file.empty() && !IsLoopback(options->listen.substr(0, colon))) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen: ", options->listen,
                      " is reachable from other machines and the "
-                     "connection is not encrypted; add --insecure to say that this is wanted"));
+                     "connection is not encrypted; add --insecure to say that this is wanted, or "
+                     "--key-file to admit holders of a key alone"));
   }
   options->address = options->listen;
   return absl::OkStatus();
@@ -111,6 +116,8 @@ bool ParseCommandLine(int argc, char** argv, NodeOptions* out, int* exit_code) {
   app.add_option("--listen", out->listen,
                  "HOST:PORT to serve other machines on, beside the Unix socket");
   app.add_option("--owner-fd", out->owner_fd, "")->group("");  // see NodeOptions
+  app.add_option("--key-file", out->key_file,
+                 "File of mode 0600 with a key that every caller over TCP must hold");
   app.add_flag("--insecure", insecure, "Allow --listen beyond loopback without encryption");
   try {
     app.parse(argc, argv);
@@ -159,6 +166,9 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--owner-fd: ", options->owner_fd, " is not an open descriptor"));
   }
+  if (!options->key_file.empty()) {
+    HF_ASSIGN_OR_RETURN(options->run_key, proto::ReadRunKeyFile(options->key_file));
+  }
   options->boot_id = ReadSmallFile("/proc/sys/kernel/random/boot_id").value_or("unknown");
   while (!options->boot_id.empty() && options->boot_id.back() == '\n') options->boot_id.pop_back();
   options->epoch =
@@ -168,6 +178,11 @@ absl::Status ValidateOptions(bool insecure, NodeOptions* options) {
   options->tcp_store_binary = SiblingProgram("holdfast-tcp-store");
   options->standby_script = SiblingFile("holdfast-standby.py");
   options->ckpt_binary = SiblingProgram("holdfast-ckpt");
+  for (char** entry = environ; InStep() && *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    if (IsNodeEnvironment(std::string_view(text).substr(0, text.find('='))))
+      options->environment.push_back(text);
+  }
   options->uid = ::geteuid();
   options->gid = ::getegid();
   return absl::OkStatus();

@@ -15,7 +15,7 @@ v1::Agent::Stub* PeerClient::StubOf(const std::string& address) {
   // Addresses come from the scheduler; a channel that is dropped here ends when its last call does.
   if (stubs_.size() >= kPeerChannelsMax) stubs_.erase(stubs_.begin());
   std::unique_ptr<v1::Agent::Stub>& stub = stubs_[address];
-  stub = v1::Agent::NewStub(proto::MakeChannel(address));
+  stub = v1::Agent::NewStub(proto::MakeChannel(address, run_key_));
   return stub.get();
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "agent/event_loop.h"
@@ -26,7 +27,9 @@ inline constexpr size_t kPeerCallsMax = 65536;
 
 class PeerClient {
  public:
-  explicit PeerClient(EventLoop* loop) : loop_(loop) {}
+  // `run_key`: carried by each call (proto/run_key.h); empty: none.
+  explicit PeerClient(EventLoop* loop, std::string run_key = "")
+      : loop_(loop), run_key_(std::move(run_key)) {}
   ~PeerClient() { Shutdown(); }
   PeerClient(const PeerClient&) = delete;
   PeerClient& operator=(const PeerClient&) = delete;
@@ -44,6 +47,7 @@ class PeerClient {
   void End(grpc::ClientContext* context);
 
   EventLoop* const loop_;
+  const std::string run_key_;
   std::map<std::string, std::unique_ptr<v1::Agent::Stub>> stubs_;
   Mutex mutex_;
   CondVar ended_;

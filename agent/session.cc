@@ -47,7 +47,7 @@ std::optional<T> AskLoop(EventLoop* loop, std::function<T()> question) {
 
 void Session::Start(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
-  stub_ = v1::AgentLink::NewStub(proto::MakeChannel(options_.scheduler));
+  stub_ = v1::AgentLink::NewStub(proto::MakeChannel(options_.scheduler, options_.run_key));
   follow_ = std::thread([this] { FollowMain(); });
   beat_thread_ = std::thread([this] { BeatMain(); });
   report_ = std::thread([this] { ReportMain(); });

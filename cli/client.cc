@@ -25,10 +25,11 @@ void PauseMs(int64_t ms) {
 
 }  // namespace
 
-SchedulerClient::SchedulerClient(std::string endpoint, int64_t connect_ms)
+SchedulerClient::SchedulerClient(std::string endpoint, int64_t connect_ms,
+                                 const std::string& run_key)
     : endpoint_(std::move(endpoint)),
       connect_ms_(connect_ms),
-      channel_(proto::MakeChannel(endpoint_)),
+      channel_(proto::MakeChannel(endpoint_, run_key)),
       stub_(v1::Scheduler::NewStub(channel_)) {}
 
 absl::Status SchedulerClient::Unreachable() const {

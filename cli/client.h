@@ -30,7 +30,8 @@ inline constexpr int64_t kReconnectMsMax =
 // Not thread-safe.
 class SchedulerClient {
  public:
-  SchedulerClient(std::string endpoint, int64_t connect_ms);
+  // `run_key`: of the run that the scheduler belongs to (proto/run_key.h); empty: none.
+  SchedulerClient(std::string endpoint, int64_t connect_ms, const std::string& run_key = "");
 
   const std::string& endpoint() const { return endpoint_; }
   v1::Scheduler::Stub* stub() { return stub_.get(); }

@@ -29,6 +29,8 @@ enum class Meaning {
   kMaxRestarts,
   kShownRanks,
   kNodeRank,
+  kStandalone,
+  kEndpoint,  // kept as it is; without effect on one machine
   kNoEffect,  // taken, and said to have none
   kImplied,   // what it asks for is always so: nothing to say
 };
@@ -75,17 +77,22 @@ constexpr Flag kFlags[] = {
     {"--log-limit", "1GiB", Meaning::kText,
      "kept of each rank's output; what comes faster than it can be shown is dropped beyond it",
      &RunRequest::log_limit},
-    {"--nnodes", "1", Meaning::kNodes, ""},
-    {"--node-rank", "0", Meaning::kNodeRank, ""},
-    {"--standalone", nullptr, Meaning::kImplied, ""},
+    {"--nnodes", "N", Meaning::kNodes,
+     "nodes of the job, or MIN:MAX with spares, in a Slurm step or in pods (docs/slurm.md)"},
+    {"--node-rank", "N", Meaning::kNodeRank, "of this node, in pods"},
+    {"--shared-dir", "DIR", Meaning::kText, "where the tasks of a Slurm step find each other",
+     &RunRequest::shared_dir},
+    {"--fence-after", "30s", Meaning::kText,
+     "how long a node may be cut off before it stops its ranks", &RunRequest::fence_after},
+    {"--standalone", nullptr, Meaning::kStandalone, ""},
     {"--run-path", nullptr, Meaning::kImplied, ""},
     {"--rdzv-backend", "X", Meaning::kNoEffect, kFreshPort},
-    {"--rdzv-endpoint", "X", Meaning::kNoEffect, kFreshPort},
+    {"--rdzv-endpoint", "X", Meaning::kEndpoint, kFreshPort, &RunRequest::rdzv_endpoint},
     {"--rdzv-id", "X", Meaning::kNoEffect, kFreshPort},
     {"--rdzv-conf", "X", Meaning::kNoEffect, kFreshPort},
-    {"--master-addr", "X", Meaning::kNoEffect, kFreshPort},
-    {"--master-port", "X", Meaning::kNoEffect, kFreshPort},
-    {"--local-addr", "X", Meaning::kNoEffect, kFreshPort},
+    {"--master-addr", "X", Meaning::kEndpoint, kFreshPort, &RunRequest::master_addr},
+    {"--master-port", "X", Meaning::kEndpoint, kFreshPort, &RunRequest::master_port},
+    {"--local-addr", "X", Meaning::kEndpoint, kFreshPort, &RunRequest::local_addr},
     {"--monitor-interval", "X", Meaning::kNoEffect, kEvents},
     {"--start-method", "X", Meaning::kNoEffect, "ranks are always started by exec"},
     {"--event-log-handler", "X", Meaning::kNoEffect, "see `holdfast events`"},
@@ -134,12 +141,16 @@ absl::Status ReadRanks(const std::string& flag, const std::string& value,
   return absl::OkStatus();
 }
 
-absl::Status ReadNodes(const std::string& flag, const std::string& value) {
-  if (value == "1" || value == "1:1") return absl::OkStatus();
-  return Bad(
-      flag, value,
-      "not 1: `holdfast run` starts the ranks of one machine; for more, run an agent on each "
-      "(deploy/README.md) and use `holdfast submit --nodes`");
+// N, or MIN:MAX as torchrun takes it.
+absl::Status ReadNodes(const std::string& flag, const std::string& value, RunRequest* out) {
+  const size_t colon = value.find(':');
+  const std::string low = value.substr(0, colon);
+  const std::string high = colon == std::string::npos ? low : value.substr(colon + 1);
+  constexpr auto kMost = static_cast<uint32_t>(kNodesPerJobMax);
+  if (absl::SimpleAtoi(low, &out->nodes_min) && absl::SimpleAtoi(high, &out->nodes_max) &&
+      out->nodes_min >= 1 && out->nodes_min <= out->nodes_max && out->nodes_max <= kMost)
+    return absl::OkStatus();
+  return Bad(flag, value, absl::StrCat("not a number from 1 to ", kMost, ", or MIN:MAX of these"));
 }
 
 absl::Status ReadShownRanks(const std::string& flag, const std::string& value,
@@ -157,7 +168,7 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
   uint32_t number = 0;
   switch (flag.meaning) {
     case Meaning::kNodes:
-      return ReadNodes(written, value);
+      return ReadNodes(written, value, out);
     case Meaning::kRanks:
       return ReadRanks(written, value, machine, &out->ranks);
     case Meaning::kMaxRestarts:
@@ -167,7 +178,16 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
     case Meaning::kShownRanks:
       return ReadShownRanks(written, value, &out->shown_ranks);
     case Meaning::kNodeRank:
-      return ReadNumber(written, value, 0, 0, &number);
+      HF_RETURN_IF_ERROR(ReadNumber(written, value, 0, kNodesPerJobMax - 1, &number));
+      out->node_rank = number;
+      return absl::OkStatus();
+    case Meaning::kStandalone:
+      out->nodes_min = out->nodes_max = 1;
+      return absl::OkStatus();
+    case Meaning::kEndpoint:
+      out->*flag.text = value;
+      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));
+      return absl::OkStatus();
     case Meaning::kText:
       if (value.empty()) return Bad(written, value, "empty");
       out->*flag.text = value;
@@ -288,7 +308,7 @@ std::string RunFlagsHelp() {
   std::string out = "Flags (dashes and underscores in names are the same):\n";
   std::string ignored;
   for (const Flag& flag : kFlags) {
-    if (flag.meaning == Meaning::kNoEffect) {
+    if (flag.meaning == Meaning::kNoEffect || flag.meaning == Meaning::kEndpoint) {
       absl::StrAppend(&ignored, ignored.empty() ? "" : " ", flag.name);
     } else if (flag.help[0] != '\0') {
       const std::string words =
@@ -297,7 +317,7 @@ std::string RunFlagsHelp() {
     }
   }
   return absl::StrCat(out,
-                      "Also taken, since they say what is so anyway: --nnodes 1 --node-rank 0 "
+                      "Also taken, since they say what is so anyway: "
                       "--standalone --run-path\n"
                       "Taken without effect, each with a sentence why: ",
                       ignored, "\n");

@@ -15,7 +15,11 @@
 namespace holdfast::cli {
 
 struct RunRequest {
-  uint32_t ranks = 1;                    // --nproc-per-node, counted
+  uint32_t ranks = 1;                     // --nproc-per-node, counted
+  uint32_t nodes_min = 0, nodes_max = 0;  // --nnodes MIN:MAX; 0: not given
+  std::optional<uint32_t> node_rank;      // --node-rank
+  std::string rdzv_endpoint, master_addr, master_port, local_addr;  // of a run over several nodes
+  std::string shared_dir, fence_after;                              // the same
   std::optional<uint32_t> max_restarts;  // not given: the scheduler's default
   std::string role;                      // ROLE_NAME; empty: "default"
   std::vector<uint32_t> shown_ranks;     // --local-ranks-filter; empty: all

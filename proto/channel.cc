@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "base/limits.h"
+#include "proto/run_key.h"
 
 namespace holdfast::proto {
 namespace {
@@ -22,7 +23,8 @@ constexpr int kPingsFromClientsEveryMs = 1000;  // more often is refused by the 
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint,
+                                           const std::string& run_key) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
   // The shortest time a connection attempt gets. gRPC's own default is 20 s, which would also be
@@ -40,7 +42,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   args.SetMaxReceiveMessageSize(static_cast<int>(kRpcMessageBytesMax));
   args.SetMaxSendMessageSize(static_cast<int>(kRpcMessageBytesMax));
-  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args);
+  if (run_key.empty())
+    return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      endpoint, grpc::InsecureChannelCredentials(), args, RunKeyInterceptors(run_key));
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {

@@ -16,8 +16,10 @@
 namespace holdfast::proto {
 
 // `endpoint` is "unix:/path" or "host:port". Back-off 50-200 ms, keepalive 2 s, its own subchannel
-// pool, message limit kRpcMessageBytesMax.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint);
+// pool, message limit kRpcMessageBytesMax. Each call carries `run_key` unless it is empty
+// (proto/run_key.h).
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint,
+                                           const std::string& run_key = "");
 
 // What every server of ours sets: the same message limit, and permission for the channels'
 // keepalive pings (gRPC's default answers a ping each 2 s on a quiet stream with GOAWAY).

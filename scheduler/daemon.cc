@@ -16,6 +16,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 #include "proto/channel.h"
+#include "proto/run_key.h"
 #include "scheduler/store/rocksdb_store.h"
 
 namespace holdfast::sched {
@@ -34,11 +35,12 @@ absl::Status CheckListen(const DaemonOptions& options) {
   }
   const std::string host = options.listen.substr(0, colon);
   const bool loopback = host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
-  if (!loopback && !options.insecure) {
+  if (!loopback && !options.insecure && options.key_file.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen: ", host,
                      " is not a loopback address, and connections are not encrypted yet; "
-                     "give --insecure to listen there all the same"));
+                     "give --insecure to listen there all the same, or --key-file to admit holders "
+                     "of a key alone"));
   }
   return absl::OkStatus();
 }
@@ -56,6 +58,9 @@ std::string UserName(uid_t uid) {
 
 absl::Status Daemon::Prepare(const DaemonOptions& options) {
   HF_RETURN_IF_ERROR(CheckListen(options));
+  if (!options.key_file.empty()) {
+    HF_ASSIGN_OR_RETURN(run_key_, proto::ReadRunKeyFile(options.key_file));
+  }
   socket_ = JoinPath(options.state_dir, "scheduler.sock");
   if (socket_.size() > kSocketPathBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -93,8 +98,9 @@ absl::Status Daemon::OpenState(const DaemonOptions& options, const Clock* clock)
 }
 
 absl::Status Daemon::Serve(const DaemonOptions& options) {
-  scheduler_service_ = std::make_unique<SchedulerService>(core_.get(), &channels_);
-  agent_service_ = std::make_unique<AgentLinkService>(core_.get());
+  channels_ = std::make_unique<AgentChannels>(run_key_);
+  scheduler_service_ = std::make_unique<SchedulerService>(core_.get(), channels_.get(), run_key_);
+  agent_service_ = std::make_unique<AgentLinkService>(core_.get(), run_key_);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -132,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   HF_RETURN_IF_ERROR(daemon->OpenState(options, clock));
   HF_RETURN_IF_ERROR(daemon->Serve(options));
   daemon->ticker_ = std::make_unique<Ticker>(daemon->core_.get());
-  daemon->prober_ = std::make_unique<NodeProber>(daemon->core_.get(), &daemon->channels_);
+  daemon->prober_ = std::make_unique<NodeProber>(daemon->core_.get(), daemon->channels_.get());
   daemon->ticker_->Start();
   daemon->prober_->Start();
   return daemon;

@@ -25,6 +25,7 @@ struct DaemonOptions {
   std::string store_dir;  // default checkpoint store; empty: <state>/store
   std::string listen;     // HOST:PORT besides the Unix socket; empty: none
   bool insecure = false;  // allows `listen` beyond loopback
+  std::string key_file;   // holds the key that callers over TCP must have; empty: none
 };
 
 class Daemon {
@@ -52,7 +53,8 @@ class Daemon {
   UniqueFd lock_;
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CoreLock> core_;
-  AgentChannels channels_;
+  std::string run_key_;
+  std::unique_ptr<AgentChannels> channels_;
   std::unique_ptr<SchedulerService> scheduler_service_;
   std::unique_ptr<AgentLinkService> agent_service_;
   std::unique_ptr<grpc::Server> server_;

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/sd_notify.h"
+#include "base/step.h"
 #include "scheduler/daemon.h"
 
 namespace {
@@ -48,6 +49,8 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT to serve on besides the Unix socket");
   app.add_flag("--insecure", options.insecure,
                "Allow --listen beyond loopback, without encryption");
+  app.add_option("--key-file", options.key_file,
+                 "File of mode 0600 with a key that every caller over TCP must hold");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -58,10 +61,7 @@ int main(int argc, char** argv) {
 
   // Before any thread starts, so that all inherit the mask and only main takes these signals.
   ::signal(SIGPIPE, SIG_IGN);
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  ::sigaddset(&signals, SIGTERM);
-  ::sigaddset(&signals, SIGINT);
+  const sigset_t signals = holdfast::DaemonStopSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const holdfast::SystemClock clock;
@@ -79,8 +79,9 @@ int main(int argc, char** argv) {
   holdfast::SdNotify("STOPPING=1");
   struct sigaction now = {};
   now.sa_handler = ExitNow;
-  ::sigaction(SIGTERM, &now, nullptr);
-  ::sigaction(SIGINT, &now, nullptr);
+  for (const int again : {SIGTERM, SIGINT, SIGQUIT}) {
+    if (::sigismember(&signals, again) == 1) ::sigaction(again, &now, nullptr);
+  }
   ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   (*daemon)->Stop();
   return 0;

@@ -7,6 +7,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <string>
+#include <utility>
+
 #include "holdfast/v1/agent.grpc.pb.h"
 #include "holdfast/v1/scheduler.grpc.pb.h"
 #include "scheduler/background/agent_channels.h"
@@ -16,7 +19,9 @@ namespace holdfast::sched {
 
 class SchedulerService final : public v1::Scheduler::Service {
  public:
-  SchedulerService(CoreLock* core, AgentChannels* channels) : core_(core), channels_(channels) {}
+  // `run_key`: what a caller over TCP must hold (proto/run_key.h); empty: nothing.
+  SchedulerService(CoreLock* core, AgentChannels* channels, std::string run_key)
+      : core_(core), channels_(channels), run_key_(std::move(run_key)) {}
 
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest*,
                          v1::SubmitJobResponse*) override;
@@ -47,11 +52,13 @@ class SchedulerService final : public v1::Scheduler::Service {
  private:
   CoreLock* const core_;
   AgentChannels* const channels_;
+  const std::string run_key_;
 };
 
 class AgentLinkService final : public v1::AgentLink::Service {
  public:
-  explicit AgentLinkService(CoreLock* core) : core_(core) {}
+  AgentLinkService(CoreLock* core, std::string run_key)
+      : core_(core), run_key_(std::move(run_key)) {}
 
   grpc::Status RegisterNode(grpc::ServerContext*, const v1::RegisterNodeRequest*,
                             v1::RegisterNodeResponse*) override;
@@ -63,6 +70,7 @@ class AgentLinkService final : public v1::AgentLink::Service {
 
  private:
   CoreLock* const core_;
+  const std::string run_key_;
 };
 
 }  // namespace holdfast::sched

@@ -68,6 +68,7 @@ std::vector<std::string> CommonEnv(const v1::DesiredJob& job, const NodeFacts& f
     AddDefault(job.spec(), kMallocTunables, "glibc.malloc.hugetlb=1", &env);
   // The user's before ours: what we promise to a rank wins.
   for (const auto& [key, value] : job.spec().environment()) AddEnv(&env, key, value);
+  for (const std::string& entry : facts.environment) env.push_back(entry);
   const std::string id = ToString(JobId{job.job()});
   AddEnv(&env, "WORLD_SIZE", std::to_string(WorldSize(job.placement())));
   AddEnv(&env, "LOCAL_WORLD_SIZE", std::to_string(here.ranks_size()));

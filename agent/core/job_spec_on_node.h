@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "agent/core/reconcile.h"
@@ -29,6 +30,7 @@ struct NodeFacts {
   uint32_t agent_uid = 0;
   uint32_t agent_gid = 0;
   bool simulated_devices = false;
+  std::vector<std::string> environment;  // of this node's own, for every rank here: "K=V"
 };
 
 // The part of `placement` on `node`, or null.

@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "agent/keeper/procs.h"
+#include "base/step.h"
 
 namespace holdfast::keeper {
 namespace {
@@ -98,7 +99,11 @@ bool Keeper::CatchSignals() {
   sigset_t ours;
   sigemptyset(&ours);
   sigaddset(&ours, SIGCHLD);
-  sigaddset(&ours, SIGTERM);
+  if (InStep()) {
+    IgnoreStepSignals();  // the agent ends it, by kQuit
+  } else {
+    sigaddset(&ours, SIGTERM);
+  }
   if (sigprocmask(SIG_SETMASK, &ours, nullptr) != 0) return false;
   signals_.Reset(signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
   return signals_.valid();

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "base/rank/message.h"
+#include "base/step.h"
 
 namespace holdfast::keeper {
 namespace {
@@ -231,6 +232,8 @@ namespace {
 [[noreturn]] void RunService(const Child& child, int socket, const rank::StartSpec& spec,
                              const InheritedLimits& limits) {
   BeginChild(child.keeper);
+  // The ranks need it to their end, whatever the whole step is told.
+  if (InStep()) IgnoreStepSignals();
   dup2(child.input, 0);
   dup2(child.output, 1);
   // Out of the way of the number that the socket gets.

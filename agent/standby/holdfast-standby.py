@@ -12,6 +12,7 @@ The script then runs as `python SCRIPT` would run it: as __main__, with its own 
 beside the script, and nothing behind a line that touches the environment, since that may be meant for an import.
 """
 import os
+import signal
 import sys
 
 GO_FD, START_FD = 3, 4
@@ -142,9 +143,14 @@ def main():
     is_module, name, arguments = target(words)
     # Imports see the path that the script's own would see.
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(name))
+    # Slurm tells a whole step that its time is nearly up: that is for those who train.
+    for signo in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signo, signal.SIG_IGN)
     preload(wanted, is_module, name)
     if not os.read(GO_FD, 1):
         sys.exit(0)
+    for signo in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signo, signal.SIG_DFL)
     entries = read_all(START_FD)
     os.close(GO_FD)
     os.close(START_FD)

@@ -14,6 +14,8 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
+#include "cli/guest/guest.h"
+#include "cli/guest/plan.h"
 #include "cli/log_reader.h"
 #include "cli/output.h"
 #include "cli/run_narrator.h"
@@ -81,6 +83,7 @@ absl::StatusOr<v1::JobSpec> SpecOf(const RunRequest& request) {
   submission.time_limit = request.time_limit;
   submission.log_bytes = request.log_limit;
   submission.standby = request.no_python ? "none" : request.standby;
+  submission.fence_after = request.fence_after;
   if (request.max_restarts.has_value()) submission.restarts = absl::StrCat(*request.max_restarts);
   submission.environment = EnvironmentOf(request);
   HF_ASSIGN_OR_RETURN(v1::JobSpec spec, BuildSpec(submission));
@@ -143,6 +146,13 @@ Outcome RunJob(SchedulerClient* client, InterruptGuard* guard, const OwnCluster&
 int Run(const Invocation& invocation) {
   auto request = ParseRun(invocation.command, ReadMachineSize());
   if (!request.ok()) return Fail(request.status());
+  auto guest = PlanGuest(ProcessEnvironment(), WorkingDirectory(), *request);
+  if (!guest.ok()) return Fail(guest.status());
+  if (guest->has_value()) {
+    auto guest_spec = SpecOf(*request);
+    if (!guest_spec.ok()) return Fail(guest_spec.status());
+    return RunGuest(**guest, *request, *std::move(guest_spec));
+  }
   for (const std::string& sentence : request->without_effect)
     Hint(absl::StrCat("holdfast: ", sentence));
   auto spec = SpecOf(*request);

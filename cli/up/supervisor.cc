@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/step.h"
 #include "cli/exit_code.h"
 #include "cli/up/spawn.h"
 
@@ -144,6 +145,7 @@ void Supervisor::ReadSignals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
+    if (InStep() && signal != SIGCHLD) continue;  // meant for the job: `holdfast run` sees to it
     if (signal == SIGCHLD || (signal == SIGHUP && !config_.hang_up_ends)) continue;
     const bool cancels = signal == SIGINT || signal == SIGHUP;
     if (cancels && (phase_ == Phase::kUp || phase_ == Phase::kStarting)) {
@@ -213,7 +215,7 @@ void Supervisor::Carry(Child* child, const ChildAction& action) {
       Start(child);
       break;
     case ChildAction::kTerm:
-      ::kill(child->pid, SIGTERM);
+      ::kill(child->pid, InStep() ? SIGQUIT : SIGTERM);
       ::kill(child->pid, SIGCONT);  // a stopped one would not hear it
       break;
     case ChildAction::kKill:

@@ -24,6 +24,7 @@ LONG = {
     "debootstrap": "scripts/quickstart in a fresh Debian 12 root",
     "endurance": "the native job killed 20 times in a row, for each kind of fault",
     "pytorch": "holdfast run and its store under a real PyTorch, ranks killed again and again",
+    "slurm": "holdfast run over the nodes of a real local Slurm: nodes lost, requeue, time limit, scancel",
     "leak": "50 short jobs, then a count of everything left behind",
 }
 # Folders that the tsan preset builds and tests: correct code under Debian's absl::Mutex and gRPC is reported as racy.
