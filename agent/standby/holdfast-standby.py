@@ -16,6 +16,8 @@ import signal
 import sys
 
 GO_FD, START_FD = 3, 4
+# Importing these joins a group of processes, or may: that is for a rank, in its own time.
+JOIN_AT_IMPORT = ("mpi4py", "horovod")
 
 
 def read_all(fd):
@@ -80,7 +82,7 @@ def preload(wanted, is_module, name):
         path = source_of(is_module, name)
         names = first_imports(path) if path else []
         folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(name))
-        names = [n for n in names if not is_beside(n, folder)]
+        names = [n for n in names if not is_beside(n, folder) and n.partition(".")[0] not in JOIN_AT_IMPORT]
     else:
         names = wanted.split(",")
     import importlib
