@@ -2,15 +2,18 @@
 """scripts/bench pytorch: an unmodified PyTorch script under `holdfast run` and under torchrun, in turns.
 
 The script is the peers' unmodified_train.py (DDP on Gloo, DataLoader worker, DCP every 10 steps); rank 1 gets SIGKILL
-once it has finished a step drawn from a seed. Needs a Python with torch: HOLDFAST_PEERS, and HOLDFAST_PEERS_DIR for
-the scripts.
+once it has finished a step drawn from a seed. Then examples/three_lines, which keeps its state in memory by the package
+`holdfast`, the same way. Needs a Python with torch: HOLDFAST_PEERS, and HOLDFAST_PEERS_DIR for the scripts.
 """
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
+import types
 
 import build
 import drill
@@ -21,7 +24,8 @@ SEED = 1
 LIMIT_S = 60           # for one run from its kill on
 START_RUNS = 10
 START_RANKS = 4
-BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-tcp-store")
+THREE_LINES_STEPS = 1200
+BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-tcp-store", "holdfast-ckpt")
 FIRST_LINE = "import os, time\nopen(os.environ['FIRST_LINE'], 'a').write(f'{time.monotonic()}\\n')\n"
 
 
@@ -35,9 +39,14 @@ def launchers(binaries, python):
 def load_peer(folder):
     if not folder or not os.path.exists(os.path.join(folder, "unmodified_rate.py")):
         raise build.StepFailed(f"HOLDFAST_PEERS_DIR={folder} has no unmodified_rate.py")
-    sys.path.append(folder)
-    import unmodified_rate  # pylint: disable=import-outside-toplevel
-    return unmodified_rate
+    path = os.path.join(folder, "unmodified_rate.py")
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    # It is a program without a guard: all of it but the call at its end.
+    peer = types.ModuleType("unmodified_rate")
+    peer.__file__ = path
+    exec(compile(source.rpartition("\nmain()")[0], path, "exec"), peer.__dict__)  # pylint: disable=exec-used
+    return peer
 
 
 def recoveries(peer, words, runs):
@@ -83,6 +92,73 @@ def starts(words, directory):
     return found
 
 
+def rank_process(run, rank):
+    """The process of a rank below `run`, by what the kernel shows of its environment and its parents."""
+    parents, ranks = {}, []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if f"RANK={rank}".encode() in file.read().split(b"\0"):
+                    ranks.append(int(name))
+        except (OSError, IndexError):
+            continue  # gone meanwhile
+
+    def below(pid):
+        while pid > 1 and pid != run:
+            pid = parents.get(pid, 0)
+        return pid == run
+
+    # A data loader's worker has its parent's environment, and a standby is started after its rank.
+    mine = sorted(pid for pid in ranks if below(pid))
+    return next(pid for pid in mine if parents[pid] not in mine)
+
+
+def three_lines_seconds(binaries, step, undisturbed=False):
+    """(seconds from the kill to the next finished step that is shown, digest of the end)."""
+    script = os.path.join(build.ROOT, "examples", "three_lines", "train.py")
+    command = [os.path.join(binaries, "holdfast"), "run", "--nproc-per-node=2", script, f"--steps={THREE_LINES_STEPS}"]
+    path = os.path.join(build.ROOT, "client", "python")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
+                   "HOLDFAST_LIBRARY": os.path.join(os.path.dirname(binaries), "lib", "libholdfast.so.1")}
+    run = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL, text=True)
+    killed = seconds = digest = None
+    resumed = False
+    with run:
+        for line in run.stdout:
+            found = re.match(r"1\| step (\d+) ", line)
+            if killed is None and not undisturbed and found and int(found[1]) >= step:
+                pid = rank_process(run.pid, 1)
+                killed = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+            resumed = resumed or (killed is not None and "| resumed from step" in line)
+            if resumed and seconds is None and "| step " in line:
+                seconds = time.monotonic() - killed
+            if "| digest " in line:
+                digest = line.split()[-1]
+    if run.returncode != 0 or digest is None:
+        raise build.StepFailed(f"examples/three_lines ended with {run.returncode}")
+    return seconds, digest
+
+
+def three_lines_line(binaries, runs):
+    _, oracle = three_lines_seconds(binaries, 0, undisturbed=True)
+    rng, found, same = random.Random(SEED), [], 0
+    for index in range(runs):
+        # Late enough for the standbys to be there, which start two seconds after the ranks.
+        step = rng.randint(THREE_LINES_STEPS // 2, THREE_LINES_STEPS * 3 // 4)
+        seconds, digest = three_lines_seconds(binaries, step)
+        found.append(seconds)
+        same += digest == oracle
+        build.say(f"run {index + 1}/{runs} three lines: kill at step {step}: {round(seconds, 2)} s")
+    found.sort()
+    return {"bench": "pytorch", "metric": "threelines_to_step_s", "unit": "s", "runs": runs,
+            "value": drill.rounded(drill.median(found)), "low": drill.rounded(found[0]),
+            "high": drill.rounded(found[-1]), "bitwise": same, "against": None, "against_value": None}
+
+
 def recovery_lines(found):
     ours, theirs = found["holdfast run"], found["torchrun"]
     seconds = {name: sorted(s for _, _, s in rows if s is not None) for name, rows in found.items()}
@@ -116,7 +192,11 @@ def run(options, directory):
         raise build.StepFailed("bench pytorch needs HOLDFAST_PEERS, a Python with torch (docs/benchmarks.md)")
     peer = load_peer(os.environ.get("HOLDFAST_PEERS_DIR"))
     os.environ["PYTHON_EXEC"] = python
-    words = launchers(build.binaries("release", BINARIES), python)
+    binaries = build.binaries("release", BINARIES)
+    if not os.environ.get("HOLDFAST_BIN"):
+        build.build("release", ("holdfast_c_abi",))
+    words = launchers(binaries, python)
     print(json.dumps(start_line(starts(words, directory))), flush=True)
     for line in recovery_lines(recoveries(peer, words, RUNS_FULL if options.full else RUNS)):
         print(json.dumps(line), flush=True)
+    print(json.dumps(three_lines_line(binaries, RUNS)), flush=True)
