@@ -225,11 +225,12 @@ class Meshes(unittest.TestCase):
         self.everybody((4,), [Shard(0)], whole, lambda rank, t: store.save({"w": t, "m": {"w": t}}, rank, self.WORLD))
 
         def check(rank, t):
-            state = store.load({"w": t, "m": {}}, rank, self.WORLD)
+            state = store.load({"w": t, "m": {}}, rank, dist.get_world_size())
             self.assertIsInstance(state["m"]["w"], DTensor)
             self.assertEqual((state["m"]["w"].shape, state["m"]["w"].placements), (t.shape, t.placements))
             self.assertTrue(same(state["m"]["w"].to_local(), t.to_local()))
         self.everybody((4,), [Shard(0)], whole, check)
+        self.everybody((3,), [Shard(0)], whole, check, 3)
 
     def test_partial_sums_are_refused(self):
         from torch.distributed.tensor import Partial

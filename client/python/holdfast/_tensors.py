@@ -22,12 +22,12 @@ class Slot:
     else this rank alone or the ranks of a mesh); `present` is False where this rank has no part.
     """
 
-    __slots__ = ("kind", "dtype", "shape", "offset", "size", "replica", "local", "layout", "group", "present", "whole")
+    __slots__ = ("kind", "dtype", "shape", "offset", "size", "replica", "local", "layout", "group", "present")
 
     def __init__(self, kind, dtype, shape, local, group):
         self.kind, self.dtype, self.shape, self.local, self.group = kind, dtype, tuple(shape), tuple(local), group
         self.offset, self.size, self.replica = (0,) * len(self.shape), self.shape, 0
-        self.layout, self.present, self.whole = (), True, True
+        self.layout, self.present = (), True
 
 
 class Access:

@@ -81,8 +81,17 @@ def _place(slot, value, path, world_size, behind):
         slot.present = False
         return
     shape = tuple(value.shape)
+    offset, size, slot.replica = _cut(shape, mesh, coordinate, value.placements)
+    if size != tuple(slot.local):
+        raise StateMismatch(f"{path}: this rank holds {tuple(slot.local)} of {shape}, by its placements "
+                            f"{value.placements} it should be {size}")
+    slot.offset, slot.size = offset + (0,) * len(behind), size + behind
+
+
+def _cut(shape, mesh, coordinate, placements):
+    """(offset, size, number of the copy) of the box at `coordinate`."""
     offset, size, replica = [0] * len(shape), list(shape), 0
-    for dim, placement in enumerate(value.placements):
+    for dim, placement in enumerate(placements):
         parts, part = mesh.size(dim), coordinate[dim]
         if placement.is_replicate():
             replica = replica * parts + part
@@ -91,11 +100,7 @@ def _place(slot, value, path, world_size, behind):
         chunk = -(-size[d] // parts)
         begin, end = min(chunk * part, size[d]), min(chunk * (part + 1), size[d])
         offset[d], size[d] = offset[d] + begin, end - begin
-    if tuple(size) != tuple(slot.local):
-        raise StateMismatch(f"{path}: this rank holds {tuple(slot.local)} of {shape}, by its placements "
-                            f"{value.placements} it should be {tuple(size)}")
-    slot.offset, slot.size = tuple(offset) + (0,) * len(behind), tuple(size) + behind
-    slot.replica, slot.whole = replica, tuple(size) == shape
+    return tuple(offset), tuple(size), replica
 
 
 def _span(ranks):
@@ -150,10 +155,12 @@ def make(ref, path, meshes):
     if family == "torch":
         return torch.empty(ref.local, dtype=dtype)
     mesh_shape, placements = ref.layout
-    mesh = next((m for m in meshes() if tuple(m.mesh.shape) == tuple(mesh_shape)), None)
+    # Best a mesh of the same shape; else, when the job has another number of ranks, one of as many dimensions.
+    alike = [m for m in meshes() if len(m.mesh.shape) == len(mesh_shape) and m.get_coordinate() is not None]
+    mesh = next((m for m in alike if tuple(m.mesh.shape) == tuple(mesh_shape)), alike[0] if alike else None)
     if mesh is None:
         raise StateMismatch(f"{path}: is a DTensor on a mesh of {tuple(mesh_shape)}; none in the state that is loaded "
-                            "is on such a mesh: put a DTensor at this place")
+                            f"is on a mesh of {len(mesh_shape)} dimensions: put a DTensor at this place")
     return _make_dtensor(ref, dtype, mesh, placements)
 
 
@@ -163,5 +170,5 @@ def _make_dtensor(ref, dtype, mesh, placements):
     shape = tuple(ref.shape[:dims])
     stride = tuple(math.prod(shape[d + 1:]) for d in range(dims))
     wanted = [Replicate() if p == "R" else Shard(int(p[1:])) for p in placements]
-    local = torch.empty(ref.local, dtype=dtype, device=mesh.device_type)
+    local = torch.empty(_cut(shape, mesh, mesh.get_coordinate(), wanted)[1], dtype=dtype, device=mesh.device_type)
     return DTensor.from_local(local, mesh, wanted, run_check=False, shape=torch.Size(shape), stride=stride)
