@@ -186,7 +186,7 @@ absl::Status Take(const Flag& flag, const std::string& written, const std::strin
       return absl::OkStatus();
     case Meaning::kEndpoint:
       out->*flag.text = value;
-      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.why));
+      out->without_effect.push_back(absl::StrCat(written, " has no effect: ", flag.help));
       return absl::OkStatus();
     case Meaning::kText:
       if (value.empty()) return Bad(written, value, "empty");

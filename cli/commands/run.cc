@@ -20,6 +20,7 @@
 #include "cli/output.h"
 #include "cli/run_narrator.h"
 #include "cli/run_request.h"
+#include "cli/state_dir.h"
 #include "cli/submission.h"
 #include "cli/up/own_cluster.h"
 #include "cli/wait.h"

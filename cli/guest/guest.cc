@@ -59,7 +59,9 @@ void Requeue(const GuestPlan& plan, const std::string& why) {
     return;
   }
   Hint(absl::StrCat("holdfast: asking Slurm to requeue job ", plan.slurm_job));
-  const auto result = RunProgram({*scontrol, "requeue", absl::StrCat(plan.slurm_job)}, kRequeueMs);
+  ProgramOptions options;
+  options.deadline_ms = kRequeueMs;
+  const auto result = RunProgram({*scontrol, "requeue", absl::StrCat(plan.slurm_job)}, options);
   if (!result.ok()) {
     Hint(absl::StrCat("holdfast: scontrol requeue: ", result.status().message()));
   } else if (result->exit_code != 0) {
