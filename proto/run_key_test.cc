@@ -111,7 +111,8 @@ TEST_F(RunKeyTest, KeysAreFreshAndWellFormed) {
                                  std::string(40, 'a') + "\n", std::string(40, 'a') + "\xc3"}) {
     const absl::Status status = CheckRunKeyForm(bad);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
-    if (!bad.empty()) EXPECT_THAT(std::string(status.message()), Not(HasSubstr(bad)));
+    if (bad.empty()) continue;
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr(bad)));
   }
 }
 

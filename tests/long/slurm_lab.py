@@ -41,7 +41,6 @@ MinJobAge=600
 InactiveLimit=0
 OverTimeLimit=0
 JobRequeue=1
-RequeueExit=0
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,sched_min_interval=10000,defer_batch,requeue_delay=0
 SelectType=select/cons_tres
