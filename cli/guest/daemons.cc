@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -118,8 +120,10 @@ absl::Status WaitForReport(int fd) {
       line == std::string::npos ? "the supervisor ended without a word" : text.substr(line + 1));
 }
 
-std::string ReadProc(pid_t pid, const char* what) {
-  return PosixFileSystem()->ReadFile(absl::StrCat("/proc/", pid, "/", what)).value_or("");
+// Files of /proc tell no size: they are read to their end.
+std::string ReadProc(pid_t pid, const std::string& what) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/", what), std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 }  // namespace
@@ -220,7 +224,7 @@ bool GuestDaemons::Alive() const {
 void GuestDaemons::SignalRanks(int signal) const {
   for (const KeeperProcess& keeper : LiveKeepers(state_)) {
     const std::string children =
-        ReadProc(keeper.pid, absl::StrCat("task/", keeper.pid, "/children").c_str());
+        ReadProc(keeper.pid, absl::StrCat("task/", keeper.pid, "/children"));
     for (const absl::string_view word : absl::StrSplit(children, ' ', absl::SkipWhitespace())) {
       pid_t rank = 0;
       if (!absl::SimpleAtoi(word, &rank)) continue;

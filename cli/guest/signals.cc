@@ -4,7 +4,15 @@
 namespace holdfast::cli {
 
 void SurviveUserSignals() {
-  for (const int signal : {SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    ::signal(signal, SIG_IGN);
+    ::sigaddset(&set, signal);
+  }
+  // In every thread to come: one that did not block them would take and drop what RankSignals waits
+  // for.
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 RankSignals::RankSignals(const GuestDaemons& daemons, bool pass_on)

@@ -10,7 +10,7 @@ import subprocess
 import unittest
 
 import processes
-from run_test import DEADLINE_S, RANK, RunCase
+from run_case import DEADLINE_S, RANK, RunCase
 from holdfast_cluster import built_binaries
 
 KEY = "0123456789abcdef" * 4
@@ -121,7 +121,7 @@ class Pods(GuestCase):
         self.assertEqual((seen.decode() + ends[0][1]).count("heard"), 2)
 
     def test_a_lost_node_is_replaced_by_the_spare_one(self):
-        tasks = self.start_pods(3, 1, 400, nodes_flag="2:3", flags=("--fence-after", "1s"))
+        tasks = self.start_pods(3, 1, 1500, nodes_flag="2:3", flags=("--fence-after", "1s"))
         pids = self.wait_step(5)
         homes = {rank: self.task_of(pids[rank], tasks)[0] for rank in (0, 1)}
         victim = homes[1]
@@ -179,6 +179,8 @@ class Key(GuestCase):
         for folder, _, names in os.walk(self.directory):
             for name in names:
                 path = os.path.join(folder, name)
+                if not stat.S_ISREG(os.lstat(path).st_mode):
+                    continue
                 with open(path, "rb") as file:
                     holds = KEY.encode() in file.read()
                 if holds:
@@ -246,13 +248,13 @@ class Refusals(GuestCase):
              "--node-rank: \"2\""),
             (((), {**step, "SLURM_STEP_NUM_TASKS": "16"}), "--ntasks-per-node 1"),
             ((("--nnodes", 3), step), "--nnodes: \"3\" is more than the 2 node(s) of this step"),
-            (((), {**step, "HOLDFAST_RUN_KEY": "secret"}), "HOLDFAST_RUN_KEY"),
+            (((), {**step, "HOLDFAST_RUN_KEY": "much-too-short"}), "HOLDFAST_RUN_KEY"),
         ]
         for (arguments, environment), text in cases:
             code, out, err = self.finish(self.start(*arguments, RANK, environment=environment))
             self.assertEqual((code, out), (2, ""), (arguments, err))
             self.assertIn(text, err)
-            self.assertNotIn("secret", err)
+            self.assertNotIn("much-too-short", err)
         self.assert_nothing_left()
 
 
