@@ -25,7 +25,8 @@ LIMIT_S = 60           # for one run from its kill on
 START_RUNS = 10
 START_RANKS = 4
 THREE_LINES_STEPS = 1200
-BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-tcp-store", "holdfast-ckpt")
+BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-tcp-store",
+            "holdfast-ckpt")
 FIRST_LINE = "import os, time\nopen(os.environ['FIRST_LINE'], 'a').write(f'{time.monotonic()}\\n')\n"
 
 
