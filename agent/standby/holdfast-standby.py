@@ -18,6 +18,8 @@ import sys
 GO_FD, START_FD = 3, 4
 # Importing these joins a group of processes, or may: that is for a rank, in its own time.
 JOIN_AT_IMPORT = ("mpi4py", "horovod")
+# What a library imports by itself at the first step: torch's optimizers import its compiler (1 s, torch 2.15).
+AT_FIRST_STEP = {"torch": ("torch._dynamo",)}
 
 
 def read_all(fd):
@@ -76,8 +78,17 @@ def is_beside(name, folder):
     return any(os.path.exists(os.path.join(folder, top + end)) for end in ("", ".py"))
 
 
+def import_quietly(module):
+    """What cannot be imported is the script's own affair, once it runs."""
+    import importlib
+    try:
+        importlib.import_module(module)
+    except Exception:  # pylint: disable=broad-except
+        pass
+
+
 def preload(wanted, is_module, name):
-    """Imports; what cannot be imported is the script's own affair, once it runs."""
+    """Imports what is wanted, and what that imports itself later on."""
     if wanted == "auto":
         path = source_of(is_module, name)
         names = first_imports(path) if path else []
@@ -85,12 +96,11 @@ def preload(wanted, is_module, name):
         names = [n for n in names if not is_beside(n, folder) and n.partition(".")[0] not in JOIN_AT_IMPORT]
     else:
         names = wanted.split(",")
-    import importlib
     for module in names:
-        try:
-            importlib.import_module(module)
-        except Exception:  # pylint: disable=broad-except
-            pass
+        import_quietly(module)
+    for library, later in AT_FIRST_STEP.items():
+        for module in later if library in sys.modules else ():
+            import_quietly(module)
 
 
 def become(entries):
