@@ -243,9 +243,7 @@ void Node::LookForUnknown() {
     NodeJob* job = id.ok() ? FindJob(id->value) : nullptr;
     if (job != nullptr && (job->Owns(process.pid) || !job->Believes(process))) continue;
     // Of a job that nobody here knows: not on the word of an environment that any user can set.
-    if (job == nullptr && !process.keeper && process.uid != options_.uid &&
-        !DescendsFromOurKeeper(process.pid))
-      continue;
+    if (job == nullptr && !IsOurs(process)) continue;
     if (unknown.size() < kUnknownMax) {
       unknown.push_back(
           absl::StrCat("process ", process.pid, " (", process.comm, ") of ", process.job));

@@ -375,8 +375,7 @@ bool NodeJob::Owns(pid_t pid) const {
 }
 
 bool NodeJob::Believes(const FoundProcess& process) const {
-  return process.keeper || process.uid == context_.options->uid ||
-         (started_attempt_ != 0 && process.uid == spec_.uid) || DescendsFromOurKeeper(process.pid);
+  return (started_attempt_ != 0 && process.uid == spec_.uid) || IsOurs(process);
 }
 
 std::vector<FoundProcess> NodeJob::Strays() const {

@@ -212,7 +212,9 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
   return AnyOfParents(pid, [ancestor](pid_t parent) { return parent == ancestor; });
 }
 
-bool DescendsFromOurKeeper(pid_t pid) { return AnyOfParents(pid, IsOurKeeper); }
+bool IsOurs(const FoundProcess& process) {
+  return process.uid == ::geteuid() || AnyOfParents(process.pid, IsOurKeeper);
+}
 
 UniqueFd KillFound(const FoundProcess& process) {
   UniqueFd pidfd = OpenPidfd(process.pid);

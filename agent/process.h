@@ -47,8 +47,9 @@ std::vector<FoundProcess> FindRankProcesses(const std::string& socket_prefix,
 // process of a rank whose socket does; a keeper as if its environment named its job and its socket,
 // and only if it runs as this process's user.
 std::vector<FoundProcess> FindKeepersAndRanks(const std::string& directory_prefix);
-// A parent of it, however far, is a keeper that runs as this process's user.
-bool DescendsFromOurKeeper(pid_t pid);
+// Whether a process is what it says on its own word: it runs as this process's user, or a parent of
+// it, however far, is a keeper that does.
+bool IsOurs(const FoundProcess& process);
 // `ancestor` is `pid` itself or among its parents, as they are now.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
 // Sends SIGKILL to a found process after checking once more, behind a pidfd, that it is still the

@@ -29,10 +29,6 @@ constexpr uint64_t kSweepFirstNs = 5'000'000;
 constexpr uint64_t kSweepSlowestNs = 1'000'000'000;
 constexpr int kAncestorsMax = 256;
 
-std::string Tag(uint64_t attempt, uint32_t rank) {
-  return std::to_string(attempt) + "." + std::to_string(rank);
-}
-
 uint64_t WaitStatus(const siginfo_t& info) {
   return static_cast<uint64_t>(static_cast<uint32_t>(info.si_code)) << 32 |
          static_cast<uint32_t>(info.si_status);
@@ -59,6 +55,10 @@ const char* StageName(int stage) {
 
 }  // namespace
 
+std::string Tag(uint64_t attempt, uint32_t rank) {
+  return std::to_string(attempt) + "." + std::to_string(rank);
+}
+
 RankSlot* Keeper::FindSlot(uint32_t rank) {
   for (auto& slot : slots_) {
     if (slot->rank == rank) return slot.get();
@@ -84,7 +84,8 @@ std::vector<std::string> Keeper::EnvOf(const rank::StartSpec& spec,
       {"HOLDFAST_SOCKET=" + socket_path_, kTagName + ("=" + Tag(spec.attempt, rank.rank))});
 }
 
-void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request) {
+RankSlot* Keeper::BeginSlot(const rank::StartSpec& spec, const rank::RankSpec& rank,
+                            uint32_t request) {
   RankSlot* slot = MakeSlot(rank.rank);
   DrainOutput(slot, kLastOutputBytes);
   slot->output.Reset();
@@ -96,7 +97,11 @@ void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, 
   slot->program = rank.args[0];
   slot->working_directory = spec.cwd;
   slot->start_request = request;
+  return slot;
+}
 
+void Keeper::StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request) {
+  RankSlot* slot = BeginSlot(spec, rank, request);
   const std::string log = spec.log_dir + "/rank" + std::to_string(rank.rank) + "." +
                           std::to_string(spec.attempt) + ".log";
   if (const int error = slot->log.Open(log, spec.log_limit_bytes, spec.uid, spec.gid); error != 0) {
@@ -130,14 +135,8 @@ bool Keeper::StartService(const rank::StartSpec& spec, int socket, uint32_t requ
   if (service_pid_ > 0) return true;
   const int error = -std::exchange(service_pid_, 0);
   // Its ranks would wait for it in vain: none is started.
-  for (const rank::RankSpec& rank : spec.ranks) {
-    RankSlot* slot = MakeSlot(rank.rank);
-    slot->attempt = spec.attempt;
-    slot->state = rank::kRankNone;
-    slot->wait_status = slot->exit_mono_ns = 0;
-    slot->start_request = request;
-    StartFailed(slot, rank::kStageService, error, spec.service[0]);
-  }
+  for (const rank::RankSpec& rank : spec.ranks)
+    StartFailed(BeginSlot(spec, rank, request), rank::kStageService, error, spec.service[0]);
   return false;
 }
 

@@ -34,7 +34,6 @@ constexpr size_t kOutputBytesPerTurn = 256 << 10;  // of one rank
 constexpr int kPacketsPerTurn = 32;                // of one connection
 constexpr int kNotesMax = 10'000;
 constexpr rlim_t kOpenFilesWanted = 4096;
-constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kTermWaitNs = 2'000 * kNsPerMs;
 // What is left of the owner's side cancels the job in order first: TERM, 10 s, KILL, with room.
 constexpr uint64_t kOwnerGoneNs = 15'000 * kNsPerMs;

@@ -99,6 +99,8 @@ class Keeper {
   // children.cc
   RankSlot* FindSlot(uint32_t rank);
   RankSlot* MakeSlot(uint32_t rank);
+  // The rank's slot with nothing left of the attempt before but its arena.
+  RankSlot* BeginSlot(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request);
   void StartRank(const rank::StartSpec& spec, const rank::RankSpec& rank, uint32_t request);
   bool StartService(const rank::StartSpec& spec, int socket, uint32_t request);
   void ServiceEnded(const siginfo_t& info, uint64_t now_ns);
@@ -155,7 +157,10 @@ class Keeper {
   std::string buffer_;  // one payload
 };
 
+inline constexpr uint64_t kNsPerMs = 1'000'000;
 uint64_t MonoNs();
+// Value of HOLDFAST_KEEPER_RANK.
+std::string Tag(uint64_t attempt, uint32_t rank);
 
 }  // namespace holdfast::keeper
 

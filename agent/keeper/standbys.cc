@@ -18,8 +18,6 @@
 namespace holdfast::keeper {
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
-
 // What a process was started as must hold for what it becomes.
 bool Fits(const rank::StartSpec& before, const rank::StartSpec& now) {
   return before.standby == now.standby && before.uid == now.uid && before.gid == now.gid &&
@@ -65,7 +63,7 @@ void Keeper::StartStandby(const rank::RankSpec& rank) {
   if (std::any_of(standbys_.begin(), standbys_.end(), there)) return;
   auto standby = std::make_unique<Standby>();
   standby->rank = rank.rank;
-  standby->tag = std::to_string(standby_spec_.attempt) + "." + std::to_string(rank.rank);
+  standby->tag = Tag(standby_spec_.attempt, rank.rank);
   const int error = SpawnStandby(standby_spec_, EnvOf(standby_spec_, rank), limits_,
                                  &standby->process, &standby->ends);
   if (error != 0) return Note("rank %u: no standby: %s", rank.rank, strerror(error));
