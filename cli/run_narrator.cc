@@ -10,17 +10,25 @@
 #include "cli/output.h"
 
 namespace holdfast::cli {
-namespace {
 
-void Tell(const v1::Event& event) {
-  // Not where it starts: only the script knows which checkpoint it loads.
-  if (event.kind() == "job.restarted")
-    Hint(absl::StrCat("holdfast: attempt ", event.attempt(), " starts"));
-  if (event.kind() == "incident.opened" || event.kind() == "incident.named")
-    Hint(absl::StrCat("holdfast: ", event.text()));
+void TellEnd(const v1::JobStatus& end) {
+  if (end.state() == v1::JOB_STATE_DONE && end.restarts() == 0) return;
+  Hint(absl::StrCat("holdfast: ", Short(end.state()),
+                    end.reason().empty() ? "" : absl::StrCat(": ", end.reason()), "; ",
+                    end.restarts(), " restart(s)"));
 }
 
-}  // namespace
+void RunNarrator::Tell(const v1::Event& event) const {
+  const std::string& kind = event.kind();
+  // Not where it starts: only the script knows which checkpoint it loads.
+  if (kind == "job.restarted") Hint(absl::StrCat("holdfast: attempt ", event.attempt(), " starts"));
+  if (kind == "incident.opened" || kind == "incident.named")
+    Hint(absl::StrCat("holdfast: ", event.text()));
+  if (!job_.empty()) return;
+  if (kind == "job.queued") Hint(absl::StrCat("holdfast: ", event.text()));
+  if (kind == "node.lost" || kind == "node.loss_held")
+    Hint(absl::StrCat("holdfast: node ", event.node(), ": ", event.text()));
+}
 
 RunNarrator::RunNarrator(SchedulerClient* client, std::string job,
                          const std::string& incident_command)

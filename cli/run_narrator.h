@@ -12,10 +12,14 @@
 
 namespace holdfast::cli {
 
+// Says on stderr how the job ended, unless all that is to say is that it is done.
+void TellEnd(const v1::JobStatus& end);
+
 // Has a thread of its own. `client` outlives it; only its stub is used.
 class RunNarrator {
  public:
-  // `incident_command` runs for each incident; empty: none.
+  // `job` empty: all that happens in a cluster that runs nothing else, its nodes and what a job
+  // waits for included. `incident_command` runs for each incident; empty: none.
   RunNarrator(SchedulerClient* client, std::string job, const std::string& incident_command);
   ~RunNarrator();
   RunNarrator(const RunNarrator&) = delete;
@@ -23,6 +27,7 @@ class RunNarrator {
 
  private:
   void Run();
+  void Tell(const v1::Event& event) const;
 
   SchedulerClient* const client_;
   const std::string job_;

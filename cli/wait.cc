@@ -25,23 +25,31 @@ absl::StatusOr<v1::JobStatus> Get(SchedulerClient* client, const std::string& jo
 
 }  // namespace
 
-absl::Status WaitForEvent(SchedulerClient* client, InterruptGuard* guard, const std::string& job,
-                          const std::string& kind_prefix, int64_t wait_ms, uint64_t* sequence) {
+absl::Status ReadEvents(SchedulerClient* client, InterruptGuard* guard, const EventQuery& query,
+                        const std::function<bool(const v1::Event&)>& on_event) {
   grpc::ClientContext context;
-  proto::PrepareContext(&context, std::max<int64_t>(1, wait_ms));
+  proto::PrepareContext(&context, std::max<int64_t>(1, query.deadline_ms));
   if (guard != nullptr) guard->Watch(&context);
   v1::WatchEventsRequest request;
-  request.set_job(job);
-  request.set_follow(true);
-  request.set_after_sequence(*sequence);
+  request.set_job(query.job);
+  request.set_follow(query.follow);
+  request.set_after_sequence(query.after);
   auto reader = client->stub()->WatchEvents(&context, request);
-  const auto on_event = [&](const v1::Event& event) {
-    *sequence = event.sequence();
-    return !absl::StartsWith(event.kind(), kind_prefix);
-  };
   const absl::Status status = ReadStream<v1::Event>(&context, reader.get(), on_event);
   if (guard != nullptr) guard->Watch(nullptr);
   return status;
+}
+
+absl::Status WaitForEvent(SchedulerClient* client, InterruptGuard* guard, const std::string& job,
+                          const std::string& kind_prefix, int64_t wait_ms, uint64_t* sequence) {
+  EventQuery query;
+  query.job = job;
+  query.after = *sequence;
+  query.deadline_ms = wait_ms;
+  return ReadEvents(client, guard, query, [&](const v1::Event& event) {
+    *sequence = event.sequence();
+    return !absl::StartsWith(event.kind(), kind_prefix);
+  });
 }
 
 absl::StatusOr<v1::JobStatus> WaitForEnd(SchedulerClient* client, InterruptGuard* guard,

@@ -4,12 +4,24 @@
 #define HOLDFAST_CLI_WAIT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/client.h"
 
 namespace holdfast::cli {
+
+struct EventQuery {
+  std::string job;  // empty: any
+  uint64_t after = 0;
+  bool follow = true;
+  int64_t deadline_ms = kStreamMs;
+};
+// Opens the stream of events once and passes on those that follow `after`, until `on_event` returns
+// false or the stream ends; as ReadStream. `guard` may be null.
+absl::Status ReadEvents(SchedulerClient* client, InterruptGuard* guard, const EventQuery& query,
+                        const std::function<bool(const v1::Event&)>& on_event);
 
 // Returns after the next event of `job` (empty: any) whose kind begins with `kind_prefix` and that
 // follows *sequence, after `wait_ms`, or when the stream ended for any other reason. `guard` may be

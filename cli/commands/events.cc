@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "cli/wait.h"
 
 namespace holdfast::cli {
 namespace {
@@ -28,23 +29,17 @@ std::string LineOf(const v1::Event& event) {
 // One opening of the stream. *after moves with every event that was printed.
 absl::Status ReadOnce(SchedulerClient* client, InterruptGuard* guard, const EventOptions& options,
                       bool json, uint64_t* after) {
-  grpc::ClientContext context;
-  proto::PrepareContext(&context, kStreamMs);
-  guard->Watch(&context);
-  v1::WatchEventsRequest request;
-  request.set_after_sequence(*after);
-  request.set_follow(options.follow);
-  request.set_job(options.job);
-  auto reader = client->stub()->WatchEvents(&context, request);
+  EventQuery query;
+  query.job = options.job;
+  query.after = *after;
+  query.follow = options.follow;
   bool reader_gone = false;
-  const absl::Status status =
-      ReadStream<v1::Event>(&context, reader.get(), [&](const v1::Event& event) {
-        if (event.sequence() <= *after) return true;  // seen before the stream broke
-        reader_gone = !PrintLine(json ? ToJson(event) : LineOf(event));
-        if (!reader_gone) *after = event.sequence();
-        return !reader_gone;
-      });
-  guard->Watch(nullptr);
+  const absl::Status status = ReadEvents(client, guard, query, [&](const v1::Event& event) {
+    if (event.sequence() <= *after) return true;  // seen before the stream broke
+    reader_gone = !PrintLine(json ? ToJson(event) : LineOf(event));
+    if (!reader_gone) *after = event.sequence();
+    return !reader_gone;
+  });
   return reader_gone ? absl::AbortedError("nobody reads the events any more") : status;
 }
 

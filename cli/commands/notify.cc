@@ -16,6 +16,7 @@
 #include "cli/notify/incident_command.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
+#include "cli/wait.h"
 
 namespace holdfast::cli {
 namespace {
@@ -91,18 +92,11 @@ class NotifyLoop {
 
  private:
   absl::Status ReadOnce() {
-    grpc::ClientContext context;
-    proto::PrepareContext(&context, kStreamMs);
-    guard_->Watch(&context);
-    v1::WatchEventsRequest request;
-    request.set_after_sequence(cursor_.value());
-    request.set_follow(true);
-    request.set_job(options_.job);
-    auto reader = client_->stub()->WatchEvents(&context, request);
-    const absl::Status status = ReadStream<v1::Event>(
-        &context, reader.get(), [this](const v1::Event& event) { return Take(event); });
-    guard_->Watch(nullptr);
-    return status;
+    EventQuery query;
+    query.job = options_.job;
+    query.after = cursor_.value();
+    return ReadEvents(client_, guard_, query,
+                      [this](const v1::Event& event) { return Take(event); });
   }
 
   bool Take(const v1::Event& event) {

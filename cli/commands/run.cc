@@ -136,11 +136,7 @@ Outcome RunJob(SchedulerClient* client, InterruptGuard* guard, const OwnCluster&
   auto end = WaitForEnd(client, guard, id);
   if (guard->interrupted()) return {kExitInterrupted, cluster.GivenUp().ok()};
   if (!end.ok()) return {Fail(end.status()), true};
-  if (end->state() != v1::JOB_STATE_DONE || end->restarts() > 0) {
-    Hint(absl::StrCat("holdfast: ", Short(end->state()),
-                      end->reason().empty() ? "" : absl::StrCat(": ", end->reason()), "; ",
-                      end->restarts(), " restart(s)"));
-  }
+  TellEnd(*end);
   return {ExitCodeOfEnd(*end), true};
 }
 
@@ -163,7 +159,7 @@ int Run(const Invocation& invocation) {
   if (!state.ok()) return Fail(state.status());
   auto cluster = OwnCluster::Start(*state);
   if (!cluster.ok()) {
-    state->Settle(/*keep=*/false);  // what there is to know stands in the error
+    state->Settle(/*keep=*/false, "");  // what there is to know stands in the error
     return Fail(cluster.status());
   }
   Outcome outcome;
@@ -175,7 +171,7 @@ int Run(const Invocation& invocation) {
     outcome = RunJob(&client, &guard, **cluster, *request, *spec);
     (*cluster)->End(outcome.cancel);
   }
-  state->Settle(outcome.code != kExitDone && outcome.code != kExitInterrupted);
+  state->Settle(outcome.code != kExitDone && outcome.code != kExitInterrupted, "logs and state");
   return outcome.code;
 }
 

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/guest/daemons.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -22,12 +17,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
 #include "base/step.h"
-#include "cli/exit_code.h"
-#include "cli/output.h"
 #include "cli/state_dir.h"
 #include "cli/up/background.h"
 #include "cli/up/keepers.h"
@@ -37,88 +29,8 @@
 namespace holdfast::cli {
 namespace {
 
-// Longest socket path below a state directory: "/nodes/n0/keepers/j-1/sock" and the like.
-constexpr size_t kStatePathBytesMax = 60;
-constexpr int kReadyMs = 120'000;  // of all daemons of a task
-constexpr size_t kReportBytesMax = 64 << 10;
+constexpr int64_t kEndMsMax = 90'000;    // of the daemons, once the owner's pipe is closed
 constexpr char kNodeDirectory[] = "n0";  // one node in each state directory
-
-void SayWithTime(const std::string& text) {
-  Hint(absl::StrCat(Rfc3339(SystemClock().WallNs()), " ", text));
-}
-
-struct Pipes {
-  UniqueFd report_read, report_write;  // nothing: ready; else the error
-  UniqueFd owner_read, owner_write;
-};
-
-absl::StatusOr<Pipes> MakePipes() {
-  int report[2], owner[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  Pipes pipes{UniqueFd(report[0]), UniqueFd(report[1]), UniqueFd(), UniqueFd()};
-  if (::pipe2(owner, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  pipes.owner_read = UniqueFd(owner[0]);
-  pipes.owner_write = UniqueFd(owner[1]);
-  return pipes;
-}
-
-void Tell(UniqueFd* report, const std::string& text) {
-  const ssize_t written = ::write(report->get(), text.data(), text.size());
-  (void)written;  // who does not read any more is gone
-  report->Reset();
-}
-
-// The supervisor's process. It stays in the caller's session: that is the step's.
-[[noreturn]] void BeTheSupervisor(const RunDir& run_dir, std::vector<DaemonSpec> daemons,
-                                  Pipes pipes) {
-  pipes.report_read.Reset();
-  pipes.owner_write.Reset();
-  auto log = run_dir.OpenLog("up");
-  const UniqueFd null_fd(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  ::dup2(null_fd.get(), STDIN_FILENO);
-  const int output = log.ok() ? log->get() : null_fd.get();
-  ::dup2(output, STDOUT_FILENO);
-  ::dup2(output, STDERR_FILENO);
-  if (::chdir("/") != 0) ::_exit(kExitRefused);
-  SupervisorConfig config;
-  config.daemons = std::move(daemons);
-  config.say = [](const std::string& text) { SayWithTime(text); };
-  config.alive_fd = pipes.report_write.get();
-  config.caller_fd = pipes.owner_read.get();
-  config.on_ready = [&pipes] { Tell(&pipes.report_write, "0\n"); };
-  absl::Status failure;
-  const int code = RunSupervisor(run_dir, std::move(config), &failure);
-  if (!failure.ok()) SayWithTime(std::string(failure.message()));
-  KillKeepers(run_dir.state(), nullptr);
-  if (pipes.report_write.valid())
-    Tell(&pipes.report_write,
-         absl::StrCat("1\n", failure.ok() ? "ended before all was ready" : failure.message()));
-  ::_exit(code);
-}
-
-// "0\n": ready. Else the error, or that nothing came in time.
-absl::Status WaitForReport(int fd) {
-  const SystemClock clock;
-  const int64_t end_ns = clock.MonoNs() + kReadyMs * kNsPerMs;
-  std::string text;
-  while (text.size() < kReportBytesMax && text != "0\n") {
-    const int64_t left_ms = (end_ns - clock.MonoNs()) / kNsPerMs;
-    pollfd ready{fd, POLLIN, 0};
-    if (left_ms <= 0 || ::poll(&ready, 1, static_cast<int>(left_ms)) == 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("Holdfast's daemons are not ready after ", kReadyMs / 1000, " s"));
-    }
-    char buffer[4096];
-    const ssize_t n = ::read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    text.append(buffer, static_cast<size_t>(n));
-  }
-  if (text == "0\n") return absl::OkStatus();
-  const size_t line = text.find('\n');
-  return absl::FailedPreconditionError(
-      line == std::string::npos ? "the supervisor ended without a word" : text.substr(line + 1));
-}
 
 // Files of /proc tell no size: they are read to their end.
 std::string ReadProc(pid_t pid, const std::string& what) {
@@ -129,36 +41,21 @@ std::string ReadProc(pid_t pid, const std::string& what) {
 }  // namespace
 
 absl::StatusOr<GuestState> GuestState::Make(const std::string& wanted, const GuestPlan& plan) {
+  std::string own = wanted;
+  if (!wanted.empty())
+    absl::StrAppend(&own, "/", plan.slurm ? absl::StrCat(plan.slurm_job, ".") : "", plan.node);
   GuestState out;
-  if (!wanted.empty()) {
-    out.path_ = absl::StrCat(AbsolutePath(wanted, WorkingDirectory()), "/",
-                             plan.slurm ? absl::StrCat(plan.slurm_job, ".") : "", plan.node);
-    HF_RETURN_IF_ERROR(PosixFileSystem()->MakeDirs(out.path_));
-    if (::chmod(out.path_.c_str(), 0700) != 0)
-      return ErrnoStatus(errno, absl::StrCat("chmod ", out.path_));
-    return out;
-  }
-  const char* set = std::getenv("TMPDIR");
-  std::string base = set == nullptr || set[0] != '/' ? "/tmp" : set;
-  if (base.size() > kStatePathBytesMax) base = "/tmp";  // sockets have short names
-  std::string path = absl::StrCat(base, "/holdfast-run-XXXXXX");
-  if (::mkdtemp(path.data()) == nullptr)
-    return ErrnoStatus(errno, absl::StrCat("make a directory in ", base));
-  out.path_ = path;
-  out.temporary_ = true;
+  HF_ASSIGN_OR_RETURN(out.dir_, OwnStateDir::Make(own));
+  if (out.dir_.temporary()) return out;
+  HF_RETURN_IF_ERROR(PosixFileSystem()->MakeDirs(out.path()));
+  if (::chmod(out.path().c_str(), 0700) != 0)
+    return ErrnoStatus(errno, absl::StrCat("chmod ", out.path()));
   return out;
 }
 
-void GuestState::Settle(bool failed) {
+void GuestState::Settle(bool failed) const {
   ::unlink(KeyFile().c_str());
-  if (!temporary_) return;
-  if (failed) {
-    Hint(absl::StrCat("holdfast: logs and state of this node are kept in ", path_));
-    return;
-  }
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-  if (error) Hint(absl::StrCat("holdfast: ", path_, " cannot be removed: ", error.message()));
+  dir_.Settle(failed, "logs and state of this node");
 }
 
 absl::StatusOr<std::vector<DaemonSpec>> GuestDaemonsOf(const GuestState& state,
@@ -194,29 +91,28 @@ absl::StatusOr<std::unique_ptr<GuestDaemons>> GuestDaemons::Start(const GuestSta
   if (::setenv(kInStepVariable, "1", /*overwrite=*/1) != 0) return ErrnoStatus(errno, "setenv");
   const RunDir run_dir(state.path());
   HF_RETURN_IF_ERROR(run_dir.Prepare(/*nodes=*/1));
-  HF_ASSIGN_OR_RETURN(const UniqueFd lock, run_dir.Lock());
-  HF_ASSIGN_OR_RETURN(Pipes pipes, MakePipes());
-  const pid_t pid = ::fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) BeTheSupervisor(run_dir, std::move(daemons), std::move(pipes));
-  pipes.report_write.Reset();
-  pipes.owner_read.Reset();
-  std::unique_ptr<GuestDaemons> started(
-      new GuestDaemons(state.path(), pid, std::move(pipes.owner_write)));
-  HF_RETURN_IF_ERROR(WaitForReport(pipes.report_read.get()));
-  return started;
+  PreparedUp up;
+  HF_ASSIGN_OR_RETURN(up.lock, run_dir.Lock());
+  up.config.daemons = std::move(daemons);
+  HF_ASSIGN_OR_RETURN(Ownership ownership, MakeOwnership());
+  // It stays in the caller's session: that is the step's.
+  auto started = ForkSupervisor(run_dir, std::move(up), std::move(ownership),
+                                /*own_session=*/false);
+  // Whatever a daemon's own code says: this task was refused a part in the run.
+  if (!started.ok() && !absl::IsDeadlineExceeded(started.status()))
+    return absl::FailedPreconditionError(started.status().message());
+  if (!started.ok()) return started.status();
+  return std::unique_ptr<GuestDaemons>(new GuestDaemons(state.path(), *std::move(started)));
 }
 
 GuestDaemons::~GuestDaemons() {
-  owner_.Reset();
-  ::kill(pid_, SIGCONT);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  background_.ownership.owner.Reset();
+  EndBackground(background_.pid, SIGCONT, kEndMsMax);
   KillKeepers(state_, nullptr);
 }
 
 bool GuestDaemons::Alive() const {
-  const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  const UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, background_.pid, 0)));
   pollfd gone{fd.get(), POLLIN, 0};
   return fd.valid() && ::poll(&gone, 1, 0) == 0;
 }

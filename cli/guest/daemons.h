@@ -5,16 +5,16 @@
 #ifndef HOLDFAST_CLI_GUEST_DAEMONS_H_
 #define HOLDFAST_CLI_GUEST_DAEMONS_H_
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/unique_fd.h"
 #include "cli/guest/plan.h"
+#include "cli/up/background.h"
+#include "cli/up/own_state_dir.h"
 #include "cli/up/supervisor.h"
 
 namespace holdfast::cli {
@@ -24,15 +24,14 @@ class GuestState {
  public:
   // Below `wanted` (--state) one for this run and node, else a temporary one.
   static absl::StatusOr<GuestState> Make(const std::string& wanted, const GuestPlan& plan);
-  const std::string& path() const { return path_; }
-  std::string KeyFile() const { return path_ + "/run.key"; }
-  std::string SchedulerSocket() const { return path_ + "/scheduler.sock"; }
+  const std::string& path() const { return dir_.path(); }
+  std::string KeyFile() const { return path() + "/run.key"; }
+  std::string SchedulerSocket() const { return path() + "/scheduler.sock"; }
   // A temporary one is removed, or named when `failed`.
-  void Settle(bool failed);
+  void Settle(bool failed) const;
 
  private:
-  std::string path_;
-  bool temporary_ = false;
+  OwnStateDir dir_;
 };
 
 struct GuestAddresses {
@@ -61,12 +60,11 @@ class GuestDaemons {
   void SignalRanks(int signal) const;
 
  private:
-  GuestDaemons(std::string state, pid_t pid, UniqueFd owner)
-      : state_(std::move(state)), pid_(pid), owner_(std::move(owner)) {}
+  GuestDaemons(std::string state, Background background)
+      : state_(std::move(state)), background_(std::move(background)) {}
 
   const std::string state_;
-  const pid_t pid_;
-  UniqueFd owner_;  // everything ends when it is closed, also by death
+  Background background_;
 };
 
 }  // namespace holdfast::cli

@@ -164,11 +164,7 @@ int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& ta
     return kExitRequeue;
   }
   if (!end.ok()) return Fail(end.status());
-  if (end->state() != v1::JOB_STATE_DONE || end->restarts() > 0) {
-    Hint(absl::StrCat("holdfast: ", Short(end->state()),
-                      end->reason().empty() ? "" : absl::StrCat(": ", end->reason()), "; ",
-                      end->restarts(), " restart(s)"));
-  }
+  TellEnd(*end);
   if (watch.gave_up()) Requeue(*task.plan, "too few nodes are left");
   return CodeOfEnd(*end, interrupted && !watch.gave_up());
 }

@@ -4,14 +4,15 @@
 #ifndef HOLDFAST_CLI_GUEST_WATCH_H_
 #define HOLDFAST_CLI_GUEST_WATCH_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <thread>
 
-#include "base/mutex.h"
 #include "cli/client.h"
 #include "cli/guest/daemons.h"
-#include "cli/notify/incident_command.h"
+#include "cli/run_narrator.h"
+#include "cli/stop_flag.h"
 #include "holdfast/v1/common.pb.h"
 
 namespace holdfast::cli {
@@ -36,8 +37,8 @@ class StallClock {
 
 class GuestWatch {
  public:
-  // Has two threads and a connection of its own to `endpoint`.
-  // `incident_command` runs for each incident; empty: none.
+  // Has two threads and a connection of its own to `endpoint`. `incident_command` runs for each
+  // incident; empty: none.
   GuestWatch(const std::string& endpoint, std::string job, int64_t fence_ms,
              const GuestDaemons* daemons, const std::string& incident_command);
   ~GuestWatch();
@@ -46,24 +47,20 @@ class GuestWatch {
 
   // It has ended the run: too few nodes are left (then the job is cancelled), or the supervisor of
   // this node was killed (then this process is interrupted).
-  bool gave_up() const;
+  bool gave_up() const { return gave_up_.load(); }
 
  private:
-  void Tell();
   void Look();
   void GiveUp(const std::string& why);
-  bool WaitMs(int64_t ms);  // true: it is to end
 
-  const std::string endpoint_, job_;
+  SchedulerClient client_;
+  const std::string job_;
   const GuestDaemons* const daemons_;
   StallClock stall_;
-  IncidentCommand incidents_;
-  mutable Mutex mutex_;
-  CondVar changed_;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread teller_, looker_;
+  RunNarrator narrator_;
+  StopFlag stop_;
+  std::atomic<bool> gave_up_{false};
+  std::thread looker_;
 };
 
 }  // namespace holdfast::cli

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -22,6 +21,7 @@
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/up/keepers.h"
+#include "cli/up/own_state_dir.h"
 #include "cli/up/spawn.h"
 #include "cli/wait.h"
 
@@ -53,13 +53,12 @@ bool OwnerIsGone(const Ownership& ownership) {
   return ownership.watched.valid() && ::poll(&gone, 1, 0) > 0;
 }
 
-// The daemonised child: a session of its own, output to up.log, its success or failure told to the
-// caller once by `report`.
+// The daemonised child: output to up.log, its success or failure told to the caller once by
+// `report`.
 [[noreturn]] void BeTheDaemon(const RunDir& run_dir, SupervisorConfig config, UniqueFd report,
                               Ownership ownership) {
   ownership.owner.Reset();
   config.caller_fd = ownership.watched.get();
-  ::setsid();
   auto log = run_dir.OpenLog("up");
   const UniqueFd null_fd(::open("/dev/null", O_RDWR | O_CLOEXEC));
   ::dup2(null_fd.get(), STDIN_FILENO);
@@ -77,8 +76,7 @@ bool OwnerIsGone(const Ownership& ownership) {
   if (!failure.ok()) SayWithTime(std::string(failure.message()));
   if (OwnerIsGone(ownership)) {
     KillKeepers(run_dir.state(), nullptr);
-    std::error_code error;
-    if (ownership.remove_state) std::filesystem::remove_all(run_dir.state(), error);
+    if (ownership.remove_state) RemoveStateDir(run_dir.state());
   }
   if (report.valid()) {
     // Ended in order, but not up: to the caller, who waits for that, it is a failure all the same.
@@ -98,15 +96,32 @@ void ContinueIfStopped(pid_t pid) {
     ::kill(pid, SIGCONT);
 }
 
-// What the daemon reported: its exit code and its error.
-std::pair<int, std::string> ReadReport(int fd, pid_t pid) {
+absl::Status StatusOfExit(int code, const std::string& text) {
+  switch (code) {
+    case kExitDone:
+      return absl::OkStatus();
+    case kExitUsage:
+      return absl::InvalidArgumentError(text);
+    case kExitNotFound:
+      return absl::NotFoundError(text);
+    case kExitUnreachable:
+      return absl::UnavailableError(text);
+    default:
+      return absl::FailedPreconditionError(text);
+  }
+}
+
+// What the daemon reported: ready, or its error.
+absl::Status ReadReport(int fd, pid_t pid) {
   const SystemClock clock;
   const int64_t end = clock.MonoNs() + kReportMs * kNsPerMs;
   std::string text;
   char buffer[4096];
   while (text.size() < kReportBytesMax) {
-    if (clock.MonoNs() >= end)
-      return {kExitRefused, absl::StrCat("not ready after ", kReportMs / 1000, " s")};
+    if (clock.MonoNs() >= end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("Holdfast's daemons are not ready after ", kReportMs / 1000, " s"));
+    }
     pollfd ready{fd, POLLIN, 0};
     if (::poll(&ready, 1, kStopLookMs) == 0) {
       ContinueIfStopped(pid);
@@ -119,8 +134,8 @@ std::pair<int, std::string> ReadReport(int fd, pid_t pid) {
   }
   const size_t line = text.find('\n');
   if (line == std::string::npos)
-    return {kExitRefused, "ended before all was ready, without a word"};
-  return {std::atoi(text.substr(0, line).c_str()), text.substr(line + 1)};
+    return absl::FailedPreconditionError("ended before all was ready, without a word");
+  return StatusOfExit(std::atoi(text.substr(0, line).c_str()), text.substr(line + 1));
 }
 
 bool AllNodesReady(const v1::ListNodesResponse& nodes, int wanted) {
@@ -160,19 +175,6 @@ absl::Status WaitUntilHealthy(const RunDir& run_dir, int nodes) {
                                      run_dir.state(), "/run/*.log)"));
 }
 
-absl::Status StatusOfExit(int code, const std::string& text) {
-  switch (code) {
-    case kExitUsage:
-      return absl::InvalidArgumentError(text);
-    case kExitNotFound:
-      return absl::NotFoundError(text);
-    case kExitUnreachable:
-      return absl::UnavailableError(text);
-    default:
-      return absl::FailedPreconditionError(text);
-  }
-}
-
 }  // namespace
 
 int RunSupervisor(const RunDir& run_dir, SupervisorConfig config, absl::Status* failure) {
@@ -206,8 +208,8 @@ absl::StatusOr<Ownership> MakeOwnership() {
   return out;
 }
 
-absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
-                                             Ownership ownership) {
+absl::StatusOr<Background> ForkSupervisor(const RunDir& run_dir, PreparedUp up, Ownership ownership,
+                                          bool own_session) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   UniqueFd reader(fds[0]);
@@ -218,20 +220,28 @@ absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp u
   if (out.pid < 0) return ErrnoStatus(errno, "fork");
   if (out.pid == 0) {
     reader.Reset();
+    if (own_session) ::setsid();
     BeTheDaemon(run_dir, std::move(up.config), std::move(writer), std::move(out.ownership));
   }
   writer.Reset();
   up.lock.Reset();  // the child's copy keeps it held
-  const auto [code, error] = ReadReport(reader.get(), out.pid);
-  if (code != 0) {
+  if (const absl::Status ready = ReadReport(reader.get(), out.pid); !ready.ok()) {
+    out.ownership.owner.Reset();  // ends it where no signal does
     EndBackground(out.pid, SIGTERM, kGivenUpMs);
-    return Annotate(StatusOfExit(code, error), "up");
-  }
-  if (const absl::Status healthy = WaitUntilHealthy(run_dir, nodes); !healthy.ok()) {
-    EndBackground(out.pid, SIGTERM, kGivenUpMs);
-    return healthy;
+    return ready;
   }
   return out;
+}
+
+absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
+                                             Ownership ownership) {
+  auto started = ForkSupervisor(run_dir, std::move(up), std::move(ownership), /*own_session=*/true);
+  if (!started.ok()) return Annotate(started.status(), "up");
+  if (const absl::Status healthy = WaitUntilHealthy(run_dir, nodes); !healthy.ok()) {
+    EndBackground(started->pid, SIGTERM, kGivenUpMs);
+    return healthy;
+  }
+  return started;
 }
 
 absl::StatusOr<pid_t> RestartInBackground(const RunDir& run_dir, const Ownership& ownership) {
@@ -249,6 +259,7 @@ absl::StatusOr<pid_t> RestartInBackground(const RunDir& run_dir, const Ownership
 
 void BeOwned(const RunDir& run_dir, PreparedUp up, Ownership ownership) {
   ::fcntl(ownership.watched.get(), F_SETFD, FD_CLOEXEC);
+  ::setsid();
   BeTheDaemon(run_dir, std::move(up.config), UniqueFd(), std::move(ownership));
 }
 

@@ -44,10 +44,14 @@ struct Background {
   pid_t pid = 0;
   Ownership ownership;
 };
-// Forks the supervisor, waits until it and all `nodes` answer, and returns its process. The
+// Forks the supervisor, waits until all its daemons are ready, and returns its process. The
 // directory's lock is kept by the child. With an `ownership` the supervisor cancels the jobs and
-// ends everything when this process dies, however it does. Fork comes first: call it before any
-// thread is started. Errors carry what the daemons said.
+// ends everything when this process dies, however it does. `own_session`: apart from the caller's,
+// which a workload manager's step is not. Fork comes first: call it before any thread is started.
+// Errors carry what the daemons said; DEADLINE_EXCEEDED when they say nothing.
+absl::StatusOr<Background> ForkSupervisor(const RunDir& run_dir, PreparedUp up, Ownership ownership,
+                                          bool own_session);
+// The same in a session of its own, and waits until all `nodes` are known to the scheduler.
 absl::StatusOr<Background> StartInBackground(const RunDir& run_dir, PreparedUp up, int nodes,
                                              Ownership ownership);
 

@@ -4,19 +4,14 @@
 #include <signal.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/output.h"
-#include "cli/state_dir.h"
 #include "cli/up/keepers.h"
 #include "cli/up/plan.h"
 #include "cli/up/run_dir.h"
@@ -25,8 +20,6 @@
 namespace holdfast::cli {
 namespace {
 
-// Longest socket path below a state directory: "/nodes/n0/keepers/j-1/sock" and the like.
-constexpr size_t kStatePathBytesMax = 60;
 constexpr int64_t kLookMs = 250;
 // Below it the scheduler writes nothing more; told again once kStateFreeBytesMin was free.
 constexpr uint64_t kFullBytes = 4ull << 20;
@@ -37,49 +30,10 @@ constexpr int64_t kSteadyMs = 60'000;        // one that ran so long is no part 
 constexpr int64_t kEndMsMax = 90'000;        // of an orderly end: cancelling, then three daemons
 constexpr int64_t kEndNoJobsMsMax = 20'000;  // the daemons alone
 
-std::string HowItEnded(const siginfo_t& info) {
-  return info.si_code == CLD_EXITED ? absl::StrCat("ended with code ", info.si_status)
-                                    : absl::StrCat("was killed by signal ", info.si_status);
-}
-
 }  // namespace
 
-absl::StatusOr<OwnStateDir> OwnStateDir::Make(const std::string& wanted) {
-  OwnStateDir out;
-  if (!wanted.empty()) {
-    out.path_ = AbsolutePath(wanted, WorkingDirectory());
-    return out;
-  }
-  const char* set = std::getenv("TMPDIR");
-  const bool usable = set != nullptr && set[0] == '/';
-  std::string base = usable ? set : "/tmp";
-  if (base.size() > kStatePathBytesMax) base = "/tmp";  // sockets have short names
-  std::string path = absl::StrCat(base, "/holdfast-run-XXXXXX");
-  if (::mkdtemp(path.data()) == nullptr) {
-    return ErrnoStatus(
-        errno, absl::StrCat("cannot make a directory in ", base, base == "/tmp" ? "" : " (TMPDIR)",
-                            "; set TMPDIR or --state to one that can be written"));
-  }
-  out.path_ = path;
-  out.temporary_ = true;
-  return out;
-}
-
-void OwnStateDir::Settle(bool keep) {
-  if (!temporary_) return;
-  if (!keep) return RemoveStateDir(path_);
-  Hint(absl::StrCat("holdfast: logs and state are kept in ", path_));
-}
-
-void RemoveStateDir(const std::string& state) {
-  std::error_code error;
-  std::filesystem::remove_all(state, error);
-  if (error) Hint(absl::StrCat("holdfast: ", state, " cannot be removed: ", error.message()));
-}
-
-OwnCluster::OwnCluster(Background background, std::string state, bool temporary)
+OwnCluster::OwnCluster(Background background, std::string state)
     : state_(std::move(state)),
-      temporary_(temporary),
       background_(std::move(background)),
       started_ns_(SystemClock().MonoNs()) {}
 
@@ -94,8 +48,7 @@ absl::StatusOr<std::unique_ptr<OwnCluster>> OwnCluster::Start(const OwnStateDir&
   HF_ASSIGN_OR_RETURN(
       Background background,
       StartInBackground(run_dir, std::move(up), options.nodes, std::move(ownership)));
-  return std::unique_ptr<OwnCluster>(
-      new OwnCluster(std::move(background), state.path(), state.temporary()));
+  return std::unique_ptr<OwnCluster>(new OwnCluster(std::move(background), state.path()));
 }
 
 OwnCluster::~OwnCluster() { End(/*cancel=*/true); }
@@ -110,16 +63,8 @@ absl::Status OwnCluster::GivenUp() const {
   return given_up_;
 }
 
-bool OwnCluster::WaitMs(int64_t ms) {
-  const SystemClock clock;
-  const int64_t end = clock.MonoNs() + ms * kNsPerMs;
-  const MutexLock lock(mutex_);
-  while (!ending_ && clock.MonoNs() < end) changed_.WaitForNs(mutex_, end - clock.MonoNs());
-  return ending_;
-}
-
 void OwnCluster::Run() {
-  while (LookAfter() && !WaitMs(kLookMs)) LookForRoom();
+  while (LookAfter() && !stop_.WaitMs(kLookMs)) LookForRoom();
 }
 
 void OwnCluster::LookForRoom() {
@@ -146,7 +91,8 @@ bool OwnCluster::LookAfter() {
   was_stopped_ = info.si_code == CLD_STOPPED || info.si_code == CLD_TRAPPED;
   if (was_stopped_ || info.si_code == CLD_CONTINUED) return true;
   background_.pid = 0;
-  Hint(absl::StrCat("holdfast: the supervisor of this run ", HowItEnded(info),
+  const int code = info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+  Hint(absl::StrCat("holdfast: the supervisor of this run ", HowItEnded(code),
                     "; it is started again, ranks go on"));
   return StartAgain();
 }
@@ -156,7 +102,7 @@ bool OwnCluster::StartAgain() {
   if (clock.MonoNs() - started_ns_ > kSteadyMs * kNsPerMs) restarts_ = 0;
   const RunDir run_dir(state_);
   while (restarts_ < kStartsAgainMax) {
-    if (WaitMs(std::min(kStartAgainMsMax, kStartAgainFirstMs << restarts_))) return false;
+    if (stop_.WaitMs(std::min(kStartAgainMsMax, kStartAgainFirstMs << restarts_))) return false;
     ++restarts_;
     auto pid = RestartInBackground(run_dir, background_.ownership);
     if (!pid.ok()) {
@@ -182,11 +128,7 @@ void OwnCluster::GiveUp(absl::Status why) {
 }
 
 void OwnCluster::End(bool cancel) {
-  {
-    const MutexLock lock(mutex_);
-    ending_ = true;
-    changed_.NotifyAll();
-  }
+  stop_.Set();
   if (thread_.joinable()) thread_.join();
   if (background_.pid > 0) {
     // TERM leaves jobs running: those are the keepers killed below.

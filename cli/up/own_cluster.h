@@ -21,27 +21,11 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "cli/stop_flag.h"
 #include "cli/up/background.h"
+#include "cli/up/own_state_dir.h"
 
 namespace holdfast::cli {
-
-// A directory for one run alone.
-class OwnStateDir {
- public:
-  // `wanted`, made absolute, or when it is empty a fresh directory below TMPDIR or /tmp.
-  static absl::StatusOr<OwnStateDir> Make(const std::string& wanted);
-  const std::string& path() const { return path_; }
-  bool temporary() const { return temporary_; }
-  // Removes a temporary one, or says where it is when `keep`.
-  void Settle(bool keep);
-
- private:
-  std::string path_;
-  bool temporary_ = false;
-};
-
-// Removes `state` and all in it; a hint when that fails.
-void RemoveStateDir(const std::string& state);
 
 class OwnCluster {
  public:
@@ -63,16 +47,14 @@ class OwnCluster {
   void End(bool cancel);
 
  private:
-  OwnCluster(Background background, std::string state, bool temporary);
+  OwnCluster(Background background, std::string state);
   void Run();
   bool LookAfter();  // false: nothing is left to look after
   void LookForRoom();
   bool StartAgain();
   void GiveUp(absl::Status why);
-  bool WaitMs(int64_t ms);  // true: it is to end
 
   const std::string state_;
-  const bool temporary_;
   Background background_;  // its pid: of the thread while that runs; 0: no supervisor runs
   int restarts_ = 0;
   int64_t started_ns_ = 0;
@@ -80,9 +62,8 @@ class OwnCluster {
   bool full_told_ = false;
   std::function<void()> on_given_up_;
   std::thread thread_;
+  StopFlag stop_;
   mutable Mutex mutex_;
-  CondVar changed_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status given_up_ ABSL_GUARDED_BY(mutex_);
 };
 

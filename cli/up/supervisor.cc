@@ -46,12 +46,12 @@ pid_t SenderOf(msghdr* message) {
   return 0;
 }
 
+}  // namespace
+
 std::string HowItEnded(int exit_code) {
   return exit_code < 0 ? absl::StrCat("was killed by signal ", -exit_code)
                        : absl::StrCat("exited with code ", exit_code);
 }
-
-}  // namespace
 
 Supervisor::Supervisor(const RunDir* run_dir, SupervisorConfig config)
     : run_dir_(run_dir), config_(std::move(config)) {

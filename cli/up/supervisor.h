@@ -41,6 +41,9 @@ struct SupervisorConfig {
   std::function<void(const std::string&)> say;
 };
 
+// "exited with code 3", or for -9 "was killed by signal 9".
+std::string HowItEnded(int exit_code);
+
 class Supervisor {
  public:
   Supervisor(const RunDir* run_dir, SupervisorConfig config);
