@@ -5,23 +5,17 @@ import os
 
 import processes
 from cluster_case import JOB_DEADLINE_S, PERSIST_EVERY, STEPS, ClusterCase, main, test_rank_job
-from holdfast_cluster import documents, job_name
+from holdfast_cluster import job_name
 
 
 class Checkpoints(ClusterCase):
     def ckpt(self, verb, *arguments):
         return self.cluster.tool("holdfast-ckpt", verb, "--store", self.cluster.store(), *arguments)
 
-    def committed_steps(self, job):
-        result = self.ckpt("ls", "--json")
-        self.assertEqual(result.code, 0, result.err)
-        rows = [entry for row in documents(result.out) for entry in row.get("checkpoints", [row])]
-        return sorted(int(row["step"]) for row in rows if str(row["job"]) == job_name(job) and row.get("committed"))
-
     def test_listed_shown_and_verified(self):
         job = self.run_job()
         self.cluster.wait_state(job, "DONE", JOB_DEADLINE_S)
-        steps = self.committed_steps(job)
+        steps = self.cluster.committed_steps(job)
         self.assertIn(STEPS, steps)
         self.assertTrue(all(step % PERSIST_EVERY == 0 for step in steps), steps)
         self.assertEqual(self.ckpt("verify").code, 0)
@@ -85,7 +79,8 @@ class Checkpoints(ClusterCase):
         job = self.run_job(steps=2000, persist_every_steps=1000)
         self.cluster.wait_step(job, 5)
         self.cluster.cli("save", job_name(job))
-        committed = processes.wait_until(lambda: self.committed_steps(job), 30, "a checkpoint that was asked for", 0.1)
+        committed = processes.wait_until(lambda: self.cluster.committed_steps(job), 30,
+                                         "a checkpoint that was asked for", 0.1)
         self.assertLess(committed[0], 1000)
         self.cluster.cli("cancel", job_name(job))
         self.cluster.wait_state(job, "CANCELLED", 30)

@@ -46,6 +46,14 @@ def documents(text):
     return found
 
 
+def json_lines(path):
+    """The whole lines of a file of JSON lines that may still be written to; none while it is not there."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
+
+
 def job_number(job):
     return int(str(job)[2:] if str(job).startswith("j-") else job)
 
@@ -276,6 +284,14 @@ class Cluster:
             if pid:
                 found.update(recorders.steps_of_keeper(pid))
         return found
+
+    def committed_steps(self, job):
+        """The steps of its committed checkpoints, by what holdfast-ckpt says of the files alone."""
+        result = self.tool("holdfast-ckpt", "ls", "--store", self.store(), "--json")
+        if result.code != 0:
+            raise AssertionError(result.err)
+        rows = [entry for row in documents(result.out) for entry in row.get("checkpoints", [row])]
+        return sorted(int(row["step"]) for row in rows if str(row["job"]) == job_name(job) and row.get("committed"))
 
     def wait_checkpoint(self, job, step, deadline_s=60):
         """Waits until the checkpoint of `step` is committed, by what holdfast-ckpt says of the files alone."""

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`holdfast notify` and `run --notify`: a command for each incident, once."""
-import json
 import os
 import signal
 import subprocess
@@ -9,14 +8,8 @@ import unittest
 
 import processes
 from cluster_case import ClusterCase
+from holdfast_cluster import json_lines
 from run_case import RANK, RunCase
-
-
-def lines(path):
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.endswith("\n")]
 
 
 class Notify(ClusterCase):
@@ -43,19 +36,19 @@ class Notify(ClusterCase):
         self.cluster.wait_step(job, 2, ranks=4)
         self.fault(job, 2)  # before it is there
         process = self.start("--command", command, "--cursor", cursor)
-        processes.wait_until(lambda: len(lines(told)) == 1, 20, "the first")
+        processes.wait_until(lambda: len(json_lines(told)) == 1, 20, "the first")
         self.fault(job, 3)
-        processes.wait_until(lambda: len(lines(told)) == 2, 20, "the second")
+        processes.wait_until(lambda: len(json_lines(told)) == 2, 20, "the second")
         # The command ends a moment after it has written.
-        processes.wait_until(lambda: int(open(cursor, encoding="ascii").read()) >= int(lines(told)[1]["sequence"]), 20,
-                             "the cursor")
+        second = int(json_lines(told)[1]["sequence"])
+        processes.wait_until(lambda: int(open(cursor, encoding="ascii").read()) >= second, 20, "the cursor")
         self.stop(process)
         self.cluster.kill_daemon("scheduler")
         self.fault(job, 4)  # while it is away
         process = self.start("--command", command, "--cursor", cursor)
-        processes.wait_until(lambda: len(lines(told)) == 3, 20, "the third")
+        processes.wait_until(lambda: len(json_lines(told)) == 3, 20, "the third")
         self.stop(process)
-        incidents = [event["incident"] for event in lines(told)]
+        incidents = [event["incident"] for event in json_lines(told)]
         self.assertEqual([i["fault_class"] for i in incidents], ["PROCESS_DIED"] * 3)
         self.assertEqual([i["ranks"] for i in incidents], [[1]] * 3)
         self.assertEqual(len({i["id"] for i in incidents}), 3)
@@ -78,8 +71,8 @@ class RunNotify(RunCase):
         os.kill(self.wait_step(3)[1], signal.SIGKILL)
         code, _, err = self.finish(run)
         self.assertEqual(code, 0, err)
-        self.assertEqual([event["incident"]["ranks"] for event in lines(told)], [[1]])
-        self.assertIn("signal 9", lines(told)[0]["incident"]["what"])
+        self.assertEqual([event["incident"]["ranks"] for event in json_lines(told)], [[1]])
+        self.assertIn("signal 9", json_lines(told)[0]["incident"]["what"])
         self.assert_nothing_left()
 
 

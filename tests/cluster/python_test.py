@@ -9,7 +9,7 @@ import sys
 import processes
 import python_rank
 from cluster_case import JOB_DEADLINE_S, ClusterCase, main
-from holdfast_cluster import job_name, step_gaps
+from holdfast_cluster import job_name, json_lines, step_gaps
 
 SOURCE, BUILD = os.environ["HOLDFAST_SOURCE_DIR"], os.environ["HOLDFAST_BUILD_DIR"]
 STEPS, STEP_MS, PERSIST_EVERY = 60, 20, 10
@@ -28,11 +28,7 @@ class PythonCase(ClusterCase):
         return self.cluster.submit(spec)
 
     def notes(self, rank):
-        path = os.path.join(self.directory, f"rank{rank}")
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+        return json_lines(os.path.join(self.directory, f"rank{rank}"))
 
     def starts(self, rank):
         return [note for note in self.notes(rank) if "start" in note]
@@ -47,11 +43,6 @@ class PythonCase(ClusterCase):
                 self.assertEqual(start["digest"], python_rank.expected(rank, start["start"]), start)
                 self.assertEqual(start["samples"], 8 * start["start"])
 
-    def committed(self, job):
-        result = self.cluster.tool("holdfast-ckpt", "ls", "--store", self.cluster.store(), "--json")
-        rows = [json.loads(line) for line in result.out.splitlines()]
-        return sorted(row["step"] for row in rows if row["job"] == job_name(job) and row["committed"])
-
 
 class Trains(PythonCase):
     def test_steps_snapshots_and_checkpoints(self):
@@ -61,7 +52,7 @@ class Trains(PythonCase):
         rows = self.cluster.steps(job)
         self.assertEqual(step_gaps(rows, STEPS), [])
         self.assertEqual([rows[9][key] for key in ("step", "samples", "loss", "lr")], [10, 80, 0.1, None])
-        steps = self.committed(job)
+        steps = self.cluster.committed_steps(job)
         self.assertIn(STEPS, steps)
         self.assertTrue(all(step % PERSIST_EVERY == 0 for step in steps), steps)
         self.assertEqual(self.cluster.tool("holdfast-ckpt", "verify", self.cluster.store()).code, 0)
@@ -79,7 +70,8 @@ class Trains(PythonCase):
         job = self.start(steps=5000, persist_every_steps=1000)
         self.cluster.wait_step(job, 5)
         self.cluster.cli("save", job_name(job))
-        found = processes.wait_until(lambda: self.committed(job), 30, "a checkpoint that was asked for", 0.1)
+        found = processes.wait_until(lambda: self.cluster.committed_steps(job), 30,
+                                     "a checkpoint that was asked for", 0.1)
         self.assertLess(found[0], 1000)
         self.cluster.cli("cancel", job_name(job))
         self.cluster.wait_state(job, "CANCELLED", 60)
@@ -90,7 +82,7 @@ class Trains(PythonCase):
         ends = [self.notes(rank)[-1] for rank in range(4)]
         self.assertEqual({end["stop"] for end in ends}, {"time limit"})
         self.assertEqual(len({end["end"] for end in ends}), 1, "all ranks stop behind the same step")
-        self.assertEqual(self.committed(job), [ends[0]["end"]])
+        self.assertEqual(self.cluster.committed_steps(job), [ends[0]["end"]])
 
 
 class Recovers(PythonCase):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of `holdfast run` share: starting it in a directory of the test, and seeing what it leaves."""
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import unittest
 
 import processes
 from cluster_case import temporary_directory
-from holdfast_cluster import built_binaries
+from holdfast_cluster import built_binaries, json_lines
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANK = os.path.join(HERE, "store_rank.py")
@@ -50,11 +49,7 @@ class RunCase(unittest.TestCase):
         return self.finish(self.start("--nproc-per-node", ranks, RANK, self.directory, *arguments, **options))
 
     def notes(self):
-        path = os.path.join(self.directory, "log")
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+        return json_lines(os.path.join(self.directory, "log"))
 
     def wait_step(self, step, attempt=0):
         """Waits until a rank has finished `step` in `attempt`; gives the pids of its ranks."""

@@ -5,7 +5,6 @@
 Needs root, slurm-wlm and munge (installed when missing). What Slurm itself knows is asked of Slurm: states, exit codes,
 and which processes belong to a step.
 """
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "cluster"))
 
 import processes  # noqa: E402
 import slurm_lab  # noqa: E402
+from holdfast_cluster import json_lines  # noqa: E402
 
 HOLDFAST = os.path.join(os.environ["HOLDFAST_BUILD_DIR"], "bin", "holdfast")
 RANK = os.path.join(SOURCE, "tests", "cluster", "store_rank.py")
@@ -78,11 +78,7 @@ class SlurmCase(unittest.TestCase):
             return file.read()
 
     def notes(self):
-        path = os.path.join(self.directory, "log")
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+        return json_lines(os.path.join(self.directory, "log"))
 
     def wait_step(self, step, attempt=0, after=0, ranks=4):
         """Until each rank has finished `step` in `attempt`, of the notes behind the first `after`: {rank: pid}."""
