@@ -55,8 +55,18 @@ class RunCase(unittest.TestCase):
         """Waits until a rank has finished `step` in `attempt`; gives the pids of its ranks."""
         def reached():
             return any(n.get("step", 0) >= step and n["attempt"] == attempt for n in self.notes())
-        processes.wait_until(reached, DEADLINE_S, f"step {step} of attempt {attempt}")
+        try:
+            processes.wait_until(reached, DEADLINE_S, f"step {step} of attempt {attempt}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.what_happened()}") from None
         return {n["rank"]: n["pid"] for n in self.notes() if n["attempt"] == attempt}
+
+    def what_happened(self):
+        """Ends everything and gives what it said: for the message of a test that has failed already."""
+        newest = {(n["rank"], n["attempt"]): n for n in self.notes()}
+        processes.kill_all(processes.of_directory(self.directory))
+        said = [process.communicate(timeout=10)[1].decode("utf-8", "replace") for process in self.started]
+        return "\n".join([*map(str, newest.values()), *(f"run {i}:\n{text}" for i, text in enumerate(said))])
 
     def everyone(self):
         """All processes of the test's runs, and stores that have lost their keeper (they name no directory)."""
