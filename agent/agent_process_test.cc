@@ -22,6 +22,7 @@
 #include "agent/testing/agent_harness.h"
 #include "base/clock.h"
 #include "base/rank/recorder.h"
+#include "proto/channel.h"
 
 namespace holdfast::agent {
 namespace {
@@ -567,6 +568,28 @@ TEST_F(AgentTest, AWitnessThatAnswersKeepsTheRanksAlive) {
   StopAndWait(job, 2, v1::STOP_KIND_KILL);
   EXPECT_EQ(Count(Event::KIND_FENCED, 1), 0);
   ForgetAndWait(job);
+}
+
+// A pod's address or a port goes to somebody else: a dead node must not look alive by it.
+TEST_F(AgentTest, AnotherNodeAtAPeersAddressIsNotThatPeer) {
+  StartAgent("n0");
+  StartAgent("n1");
+  const auto reachable = [this](const std::string& node, const std::string& at) {
+    const std::string asked = "unix:" + StateDir("n0") + "/agent.sock";
+    auto stub = v1::Agent::NewStub(proto::MakeChannel(asked, /*run_key=*/""));
+    v1::ProbePeerRequest request;
+    v1::ProbePeerResponse response;
+    request.set_node(node);
+    request.set_address("unix:" + StateDir(at) + "/agent.sock");
+    grpc::ClientContext context;
+    proto::PrepareContext(&context, kTestDeadlineMs);
+    const grpc::Status status = stub->ProbePeer(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.reachable();
+  };
+  ASSERT_TRUE(Eventually([&] { return reachable("n1", "n1"); }));
+  EXPECT_FALSE(reachable("n2", "n1")) << "n1 answered in the place of n2";
+  EXPECT_FALSE(reachable("n1", "n0"));
 }
 
 TEST_F(AgentTest, DevicesThatChangeAreInTheNextBeat) {

@@ -147,12 +147,14 @@ grpc::ServerUnaryReactor* AgentService::ProbePeer(grpc::CallbackServerContext* c
   }
   v1::PingRequest ping;
   ping.set_from_node(options_.node);
-  const std::string address = request->address();
-  const bool posted = loop_->Post([this, address, ping, reactor, response] {
-    peers_->Ping(address, ping, kProbeDeadlineMs, [reactor, response](bool answered) {
-      response->set_reachable(answered);
-      reactor->Finish(grpc::Status::OK);
-    });
+  const std::string address = request->address(), node = request->node();
+  const bool posted = loop_->Post([this, address, node, ping, reactor, response] {
+    // Another node may have got the address or the port since: its answer is no sign of this one.
+    peers_->Ping(address, ping, kProbeDeadlineMs,
+                 [reactor, response, node](const std::optional<std::string>& answered) {
+                   response->set_reachable(answered == node);
+                   reactor->Finish(grpc::Status::OK);
+                 });
   });
   if (!posted)
     reactor->Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the agent is stopping"));

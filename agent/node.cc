@@ -217,11 +217,12 @@ void Node::PingWitnesses() {
   ping.set_from_beat(beat_);
   for (const std::string& address : fence_.Witnesses()) {
     const int64_t sent_ns = loop_->Now();
-    peers_->Ping(address, ping, kPingDeadlineMs, [this, address, sent_ns](bool answered) {
-      if (!answered) return;
-      fence_.WitnessAnswered(address, sent_ns);
-      SetFences();
-    });
+    peers_->Ping(address, ping, kPingDeadlineMs,
+                 [this, address, sent_ns](const std::optional<std::string>& answered) {
+                   if (!answered.has_value()) return;
+                   fence_.WitnessAnswered(address, sent_ns);
+                   SetFences();
+                 });
   }
 }
 

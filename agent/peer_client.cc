@@ -64,7 +64,8 @@ void PeerClient::StoreRequest(const std::string& address, const v1::StoreRequest
 }
 
 void PeerClient::Ping(const std::string& address, const v1::PingRequest& request,
-                      int64_t deadline_ms, std::function<void(bool)> done) {
+                      int64_t deadline_ms,
+                      std::function<void(const std::optional<std::string>&)> done) {
   struct Call {
     grpc::ClientContext context;
     v1::PingRequest request;
@@ -74,13 +75,14 @@ void PeerClient::Ping(const std::string& address, const v1::PingRequest& request
   call->request = request;
   proto::PrepareContext(&call->context, deadline_ms);
   if (!Begin(&call->context)) {
-    loop_->Post([done] { done(false); });
+    loop_->Post([done] { done(std::nullopt); });
     return;
   }
   StubOf(address)->async()->Ping(&call->context, &call->request, &call->response,
                                  [this, call, done](const grpc::Status& status) {
-                                   const bool ok = status.ok();
-                                   loop_->Post([done, ok] { done(ok); });
+                                   std::optional<std::string> node;
+                                   if (status.ok()) node = call->response.node();
+                                   loop_->Post([done, node] { done(node); });
                                    End(&call->context);
                                  });
 }

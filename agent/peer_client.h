@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -37,8 +38,10 @@ class PeerClient {
   void StoreRequest(const std::string& address, const v1::StoreRequestRequest& request,
                     int64_t deadline_ms,
                     std::function<void(absl::StatusOr<std::string> packet)> done);
+  // `node`: the name of the node whose agent answered at that address, which may be another one by
+  // now; nullopt: nobody answered.
   void Ping(const std::string& address, const v1::PingRequest& request, int64_t deadline_ms,
-            std::function<void(bool answered)> done);
+            std::function<void(const std::optional<std::string>& node)> done);
   void Shutdown();  // cancels all and waits for their ends
 
  private:

@@ -22,11 +22,14 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kDeadlineMs = 20'000;
 
-// Serves the logs of rank 0: two pieces, and an end unless told otherwise.
+// Serves the logs of rank 0: two pieces, and an end unless told otherwise. The first `not_yet_`
+// calls find none.
 class FakeAgentService final : public v1::Agent::Service {
  public:
   grpc::Status ReadLog(grpc::ServerContext*, const v1::ReadLogRequest* request,
                        grpc::ServerWriter<v1::AgentLogChunk>* writer) override {
+    if (not_yet_ > 0 && not_yet_-- > 0)
+      return {grpc::StatusCode::NOT_FOUND, "no such log on this node"};
     const std::string text = absl::StrCat("attempt ", request->attempt(), " line 1\nline 2\n");
     if (request->offset() < text.size()) {
       v1::AgentLogChunk chunk;
@@ -42,6 +45,7 @@ class FakeAgentService final : public v1::Agent::Service {
     return grpc::Status::OK;
   }
   std::atomic<int> calls_{0};
+  std::atomic<int> not_yet_{0};
 };
 
 class DaemonTest : public ::testing::Test {
@@ -228,6 +232,45 @@ TEST_F(DaemonTest, LogsGoOnAfterABreakAndEndWithAReason) {
   EXPECT_GE(agent_.calls_.load(), 2);
   EXPECT_TRUE(last.end());
   EXPECT_EQ(last.end_reason(), "job DONE");
+}
+
+TEST_F(DaemonTest, AFollowerWaitsForTheLogOfARankThatIsBeingStarted) {
+  Register();
+  const uint64_t job = Submit();
+  agent_.not_yet_ = 3;
+  agent_.calls_ = 1;  // no break
+  grpc::ClientContext context;
+  proto::PrepareContext(&context, kDeadlineMs);
+  v1::ReadLogsRequest request;
+  request.set_job("job");
+  request.set_tail_lines(-1);
+  request.set_follow(true);
+  auto stream = scheduler_->ReadLogs(&context, request);
+  v1::LogChunk chunk;
+  ASSERT_TRUE(stream->Read(&chunk));
+  EXPECT_EQ(chunk.data(), "attempt 1 line 1\nline 2\n");
+  Report(Events(job, v1::RankEvent::KIND_EXITED, v1::RANK_PHASE_EXITED));
+  ASSERT_TRUE(stream->Read(&chunk));
+  EXPECT_TRUE(chunk.end());
+  EXPECT_EQ(chunk.end_reason(), "job DONE");
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(DaemonTest, ALogThatNeverWasIsMissingWhenTheJobIsOver) {
+  Register();
+  const uint64_t job = Submit();
+  Report(Events(job, v1::RankEvent::KIND_EXITED, v1::RANK_PHASE_EXITED));
+  agent_.not_yet_ = 1'000'000;
+  grpc::ClientContext context;
+  proto::PrepareContext(&context, kDeadlineMs);
+  v1::ReadLogsRequest request;
+  request.set_job("job");
+  request.set_tail_lines(-1);
+  request.set_follow(true);
+  auto stream = scheduler_->ReadLogs(&context, request);
+  v1::LogChunk chunk;
+  ASSERT_TRUE(stream->Read(&chunk));
+  EXPECT_THAT(chunk.end_reason(), HasSubstr("no such log on this node"));
 }
 
 TEST_F(DaemonTest, SaysWhyALogCannotBeRead) {

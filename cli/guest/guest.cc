@@ -37,7 +37,10 @@ constexpr int64_t kHeadGoneMs = 30'000;  // a scheduler that dies is back within
 constexpr int64_t kLookMs = 2'000;       // at a job that is not there yet, or at nodes
 constexpr int64_t kFarewellMs = 10'000;  // for the others to hear of the end
 constexpr int64_t kRequeueMs = 30'000;
-constexpr size_t kShownRanksMax = 256;  // the scheduler reads no more logs at once
+// The two words by which tasks take leave of each other, as reasons to drain a node.
+constexpr char kOutputShown[] = "the output is shown";  // the first task: nobody needs the logs
+constexpr char kRunOver[] = "the run is over";          // another one: it knows how the job ended
+constexpr size_t kShownRanksMax = 256;                  // the scheduler reads no more logs at once
 
 // The task as a whole, in the order in which it is made; ended in reverse.
 struct Task {
@@ -169,6 +172,33 @@ int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& ta
   return CodeOfEnd(*end, interrupted && !watch.gave_up());
 }
 
+void Say(SchedulerClient* client, const GuestPlan& plan, const char* word) {
+  v1::DrainNodeRequest request;
+  request.set_idempotency_key(proto::NewIdempotencyKey());
+  request.set_node(plan.node);
+  request.set_reason(word);
+  IgnoreError(client->Call("leave the run", &v1::Scheduler::Stub::DrainNode, request).status(),
+              "the other tasks notice that this one is gone");
+}
+
+// The last lines of this node's ranks are read from its agent: it stays until the first task has
+// shown them, or is gone.
+void WaitForOutputShown(SchedulerClient* client, InterruptGuard* guard,
+                        const GuestDaemons& daemons) {
+  uint64_t sequence = 0;
+  while (!guard->interrupted() && daemons.Alive()) {
+    auto nodes =
+        client->Call("list the nodes", &v1::Scheduler::Stub::ListNodes, v1::ListNodesRequest());
+    if (!nodes.ok()) return;
+    const bool shown = std::any_of(
+        nodes->nodes().begin(), nodes->nodes().end(),
+        [](const v1::NodeStatus& node) { return absl::StrContains(node.reason(), kOutputShown); });
+    if (shown) return;
+    const absl::Status stream = WaitForEvent(client, guard, "", "node.", kLookMs, &sequence);
+    if (IsBroken(stream)) guard->Pause(kRetryPauseMs);
+  }
+}
+
 // The others say that they know the end by draining their node; a lost one says nothing.
 void WaitForFarewell(SchedulerClient* client, InterruptGuard* guard, const GuestPlan& plan) {
   const SystemClock clock;
@@ -189,15 +219,6 @@ void WaitForFarewell(SchedulerClient* client, InterruptGuard* guard, const Guest
   }
 }
 
-void SayFarewell(SchedulerClient* client, const GuestPlan& plan) {
-  v1::DrainNodeRequest request;
-  request.set_idempotency_key(proto::NewIdempotencyKey());
-  request.set_node(plan.node);
-  request.set_reason("the run is over");
-  IgnoreError(client->Call("leave the run", &v1::Scheduler::Stub::DrainNode, request).status(),
-              "the first task waits a bounded time");
-}
-
 // The exit code of the job, or why this task stops waiting for it.
 int FollowJob(SchedulerClient* client, InterruptGuard* guard, const Task& task,
               const GuestDaemons& daemons) {
@@ -211,7 +232,8 @@ int FollowJob(SchedulerClient* client, InterruptGuard* guard, const Task& task,
     auto status = client->Call("look at the job", &v1::Scheduler::Stub::GetJob, request);
     const int failed = status.ok() ? kExitDone : ExitCodeOf(status.status());
     if (status.ok() && IsEnded(*status)) {
-      SayFarewell(client, *task.plan);
+      WaitForOutputShown(client, guard, daemons);
+      Say(client, *task.plan, kRunOver);
       return CodeOfEnd(*status, interrupted);
     }
     if (failed == kExitRefused) return Fail(status.status());
@@ -265,6 +287,7 @@ int RunHead(Task* task, const v1::JobSpec& spec) {
     const RankSignals signals(*daemons->get(), /*pass_on=*/!task->plan->slurm);
     SchedulerClient client(absl::StrCat("unix:", task->state.SchedulerSocket()), kConnectMsDefault);
     code = SubmitAndShow(&client, &guard, *task, *daemons->get(), spec);
+    if (daemons->get()->Alive()) Say(&client, *task->plan, kOutputShown);
     WaitForFarewell(&client, &guard, *task->plan);
   }
   if (!file.empty()) ::unlink(file.c_str());

@@ -20,7 +20,8 @@ constexpr size_t kQueuedChunksMax = 64;
 constexpr int64_t kReadDeadlineMs = 60'000;       // of one call without follow
 constexpr int64_t kFollowDeadlineMs = 3'600'000;  // then it is resumed by offset
 constexpr int64_t kRetryMs = 300;
-constexpr int kTriesMax = 5;  // in a row, without a byte
+constexpr int64_t kNotYetMs = 50;  // a rank that is being started has no log yet
+constexpr int kTriesMax = 5;       // in a row, without a byte
 constexpr int64_t kLookMs = 200;
 
 // What the state says about a job, at one moment.
@@ -109,8 +110,8 @@ class LogFan {
 
  private:
   struct Outcome {
-    bool ended = false;  // the agent said that this log is complete
-    bool final = false;  // no use to try again
+    bool ended = false;    // the agent said that this log is complete
+    bool unknown = false;  // the agent has no such log
     bool progress = false;
     std::string problem;
   };
@@ -173,7 +174,7 @@ class LogFan {
     MutexLock lock(mutex_);
     calls_.erase(&call);
     if (outcome.ended) return outcome;
-    outcome.final = status.error_code() == grpc::StatusCode::NOT_FOUND;
+    outcome.unknown = status.error_code() == grpc::StatusCode::NOT_FOUND;
     outcome.problem =
         status.ok() ? "the agent ended the log without saying so" : status.error_message();
     return outcome;
@@ -190,15 +191,19 @@ class LogFan {
       const auto address = view.addresses.find(node);
       if (address == view.addresses.end())
         return absl::StrCat("rank ", rank, " has no node any more");
+      // An agent hears of an attempt a moment after it has begun: until it is over a log that is
+      // not there may still come.
+      const bool over = view.ended || view.attempt > attempt;
       const Outcome outcome = ReadOnce(address->second, rank, view.job, attempt, tail, &offset);
       if (outcome.ended) return "";
-      if (outcome.final) return absl::StrCat("rank ", rank, " on ", node, ": ", outcome.problem);
+      if (outcome.unknown && over)
+        return absl::StrCat("rank ", rank, " on ", node, ": ", outcome.problem);
       tries = outcome.progress ? 0 : tries + 1;
       if (view.lost[node]) return absl::StrCat("node ", node, " LOST");
       if (tries >= kTriesMax && (!request_.follow() || view.ended)) {
         return absl::StrCat("rank ", rank, " on ", node, ": ", outcome.problem);
       }
-      if (!Sleep(kRetryMs)) return "";
+      if (!Sleep(outcome.unknown ? kNotYetMs : kRetryMs)) return "";
       const absl::StatusOr<JobView> now = Look(core_, name_);
       if (!now.ok()) return std::string(now.status().message());
       view = *now;

@@ -68,6 +68,22 @@ class Pods(GuestCase):
         self.assert_nothing_left()
         self.assertEqual(self.state_directories(), [])
 
+    def test_the_last_lines_of_every_node_are_shown(self):
+        lines = 20000
+        script = os.path.join(self.directory, "much.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f"for line in range({lines}):\n    print('line', line, flush=line % 1000 == 0)\n")
+        endpoint = f"127.0.0.1:{free_port()}"
+        tasks = [self.start("--nnodes", 2, "--node-rank", node, "--rdzv-endpoint", endpoint, script,
+                            environment={"HOLDFAST_RUN_KEY": KEY}) for node in (0, 1)]
+        ends = self.finish_all(tasks)
+        self.assert_codes(ends, 0)
+        shown = ends[0][1].splitlines()
+        for rank in (0, 1):
+            self.assertEqual([line for line in shown if line.startswith(f"{rank}| ")],
+                             [f"{rank}| line {line}" for line in range(lines)])
+        self.assert_nothing_left()
+
     def test_a_killed_rank_of_either_node_is_recovered(self):
         tasks = self.start_pods(2, 2, 60)
         os.kill(self.wait_step(5)[3], signal.SIGKILL)
@@ -103,22 +119,18 @@ class Pods(GuestCase):
     def test_a_user_signal_reaches_the_ranks_of_its_node(self):
         script = os.path.join(self.directory, "signals.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write("import os, signal\n"
-                       "signal.signal(signal.SIGUSR1, lambda *_: (print('heard', flush=True), os._exit(0)))\n"
-                       "print('waits', flush=True)\nwhile True:\n    signal.pause()\n")
+            file.write("import signal\n"
+                       "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\nprint('waits', flush=True)\n"
+                       "signal.sigwait({signal.SIGUSR1})\nprint('heard', flush=True)\n")
         endpoint = f"127.0.0.1:{free_port()}"
         tasks = [self.start("--nnodes", 2, "--node-rank", node, "--rdzv-endpoint", endpoint, script,
                             environment={"HOLDFAST_RUN_KEY": KEY}) for node in (0, 1)]
-        seen = b""
-        while seen.count(b"waits") < 2:
-            line = tasks[0].stdout.readline()
-            self.assertTrue(line, "ended early")
-            seen += line
+        seen = self.read_until(tasks[0], "waits", 2)
         for task in tasks:
             task.send_signal(signal.SIGUSR1)
         ends = self.finish_all(tasks)
         self.assert_codes(ends, 0)
-        self.assertEqual((seen.decode() + ends[0][1]).count("heard"), 2)
+        self.assertEqual((seen + ends[0][1]).count("heard"), 2)
 
     def test_a_lost_node_is_replaced_by_the_spare_one(self):
         tasks = self.start_pods(3, 1, 1500, nodes_flag="2:3", flags=("--fence-after", "1s"))

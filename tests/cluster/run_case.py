@@ -2,9 +2,11 @@
 """What the tests of `holdfast run` share: starting it in a directory of the test, and seeing what it leaves."""
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 import processes
@@ -44,6 +46,20 @@ class RunCase(unittest.TestCase):
     def finish(self, process):
         out, err = process.communicate(timeout=DEADLINE_S * processes.PATIENCE)
         return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+    def read_until(self, process, pattern, count=1):
+        """What a run has written on stdout until `pattern` was in it `count` times."""
+        seen, end = "", time.monotonic() + DEADLINE_S * processes.PATIENCE
+        while len(re.findall(pattern, seen)) < count:
+            ready = select.select([process.stdout.fileno()], [], [], max(0, end - time.monotonic()))[0]
+            if not ready:
+                raise TimeoutError(f"{pattern!r} {count} times in {seen!r}\n{self.what_happened()}")
+            more = os.read(process.stdout.fileno(), 65536)
+            if not more:
+                self.fail(f"the run ended before {pattern!r} was there {count} times in {seen!r}\n"
+                          f"{self.what_happened()}")
+            seen += more.decode("utf-8", "replace")
+        return seen
 
     def run_ranks(self, ranks, *arguments, **options):
         return self.finish(self.start("--nproc-per-node", ranks, RANK, self.directory, *arguments, **options))

@@ -157,9 +157,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """)
         run = self.start("--nproc-per-node", 2, script)
         processes.wait_until(lambda: self.stores(), 30, "the store")
-        for _ in range(2):
-            while b"met" not in run.stdout.readline():
-                pass
+        self.read_until(run, "met", 2)
         os.kill(self.stores()[0], signal.SIGKILL)
         code, _, err = self.finish(run)
         self.assertEqual(code, 0, err)
