@@ -33,6 +33,7 @@ Examples:
   holdfast ps                                               what runs
   holdfast describe j-1                                     why it waits, what happened to it
   holdfast logs -f j-1
+  holdfast look j-1                                         what its ranks here do and wait for
   holdfast down                                             cancels the jobs and ends the cluster
 )";
 
@@ -62,6 +63,7 @@ void AddAll(CLI::App* app, Invocation* invocation) {
   AddPs(app, invocation);
   AddDescribe(app, invocation);
   AddLogs(app, invocation);
+  AddLook(app, invocation);
   AddEvents(app, invocation);
   AddNotify(app, invocation);
   AddWait(app, invocation);

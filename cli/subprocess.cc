@@ -40,14 +40,18 @@ absl::StatusOr<UniqueFd> FileOf(const std::string& text) {
 }
 
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const ProgramOptions& options,
-                            int error_fd) {
+                            int output_fd, int error_fd) {
   HF_ASSIGN_OR_RETURN(const UniqueFd input, FileOf(options.input));
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDIN_FILENO);
-  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  if (output_fd >= 0) {
+    ::posix_spawn_file_actions_adddup2(&actions, output_fd, STDOUT_FILENO);
+  } else {
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  }
   ::posix_spawn_file_actions_adddup2(&actions, error_fd, STDERR_FILENO);
   sigset_t none;
   ::sigemptyset(&none);
@@ -86,6 +90,14 @@ bool Drain(int fd, int64_t end_ns, std::string* out) {
   }
 }
 
+// The first `bytes_max` of a file.
+std::string Head(int fd, size_t bytes_max) {
+  std::string text(bytes_max, '\0');
+  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
@@ -94,7 +106,11 @@ absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const UniqueFd reader(fds[0]);
   UniqueFd writer(fds[1]);
-  auto pid = Spawn(argv, options, writer.get());
+  UniqueFd output;
+  if (options.output_bytes_max > 0) {
+    HF_ASSIGN_OR_RETURN(output, FileOf(""));
+  }
+  auto pid = Spawn(argv, options, output.get(), writer.get());
   if (!pid.ok()) return pid.status();
   writer.Reset();
   ProgramResult result;
@@ -107,6 +123,7 @@ absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
   if (!ended)
     return absl::DeadlineExceededError(
         absl::StrCat(argv[0], " did not end within ", options.deadline_ms / 1000, " s"));
+  if (output.valid()) result.output = Head(output.get(), options.output_bytes_max);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

@@ -44,6 +44,7 @@ void AddDrain(CLI::App* app, Invocation* invocation);
 void AddEvents(CLI::App* app, Invocation* invocation);
 void AddNotify(CLI::App* app, Invocation* invocation);
 void AddLogs(CLI::App* app, Invocation* invocation);
+void AddLook(CLI::App* app, Invocation* invocation);
 void AddNodes(CLI::App* app, Invocation* invocation);
 void AddPs(CLI::App* app, Invocation* invocation);
 void AddRestart(CLI::App* app, Invocation* invocation);

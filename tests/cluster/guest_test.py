@@ -27,8 +27,8 @@ class GuestCase(RunCase):
     def start_pods(self, nodes, ranks, *arguments, flags=(), keys=None, nodes_flag=None):
         """A `holdfast run` for each node of a job that no Slurm manages; node 0 first."""
         endpoint = f"127.0.0.1:{free_port()}"
-        return [self.start("--nnodes", nodes_flag or nodes, "--node-rank", node, "--rdzv-endpoint", endpoint, *flags,
-                           "--nproc-per-node", ranks, RANK, self.directory, *arguments,
+        return [self.start("--nnodes", nodes_flag or nodes, "--node-rank", node, "--rdzv-endpoint", endpoint,
+                           *flags, "--nproc-per-node", ranks, RANK, self.directory, *arguments,
                            environment={"HOLDFAST_RUN_KEY": (keys or {}).get(node, KEY)})
                 for node in range(nodes)]
 
@@ -41,6 +41,31 @@ class GuestCase(RunCase):
         return [self.start(*flags, "--nproc-per-node", ranks, RANK, self.directory, *arguments,
                            environment={**common, "SLURM_NODEID": str(node), "SLURMD_NODENAME": f"n{node + 1}"})
                 for node in range(nodes)]
+
+    def nodes(self):
+        """The run's nodes by name, as its scheduler tells them."""
+        [head] = [name for name in self.state_directories()
+                  if os.path.exists(os.path.join(self.directory, name, "scheduler.sock"))]
+        done = subprocess.run([os.path.join(built_binaries(), "holdfast"), "nodes", "--json", "--state",
+                               os.path.join(self.directory, head)], stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=DEADLINE_S, check=True)
+        return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
+
+    def wait_witnesses(self, count):
+        """Until all `count` nodes have joined and each has been told of the others: the answer to every beat does. A
+        node that is lost before has no witness, and then only an operator's word frees its ranks."""
+        def all_ready():
+            return len([n for n in self.nodes().values() if n["state"] == "NODE_STATE_READY"]) == count
+        processes.wait_until(all_ready, DEADLINE_S, f"{count} nodes")
+        ages, beats = {}, {}
+
+        def all_told():
+            for name, node in self.nodes().items():
+                age = int(node.get("beat_age_ms", 0))
+                beats[name] = beats.get(name, 0) + (age < ages.get(name, 0))
+                ages[name] = age
+            return min(beats.values()) >= 2
+        processes.wait_until(all_told, DEADLINE_S, lambda: f"two beats of each node: {beats}")
 
     def finish_all(self, tasks):
         return [self.finish(task) for task in tasks]
@@ -135,6 +160,7 @@ class Pods(GuestCase):
     def test_a_lost_node_is_replaced_by_the_spare_one(self):
         tasks = self.start_pods(3, 1, 1500, nodes_flag="2:3", flags=("--fence-after", "1s"))
         pids = self.wait_step(5)
+        self.wait_witnesses(3)
         homes = {rank: self.task_of(pids[rank], tasks)[0] for rank in (0, 1)}
         victim = homes[1]
         self.assertNotEqual(victim, 0)
