@@ -38,9 +38,10 @@ absl::Status Agent::Start() {
   peers_ = std::make_unique<PeerClient>(loop_.get(), options_.run_key);
   saver_ = std::make_unique<Saver>(loop_.get());
   files_ = std::make_unique<WorkQueue>("evidence", kFileTasksMax);
+  activity_ = std::make_unique<ActivityWatcher>();
   session_ = std::make_unique<Session>(loop_.get(), options_);
   node_ = std::make_unique<Node>(loop_.get(), options_, std::move(devices), saver_.get(),
-                                 files_.get(), peers_.get(), session_.get());
+                                 files_.get(), peers_.get(), activity_.get(), session_.get());
   auto started = std::make_shared<std::promise<absl::Status>>();  // also held by the loop's task
   loop_->Post([this, started] { started->set_value(node_->Start()); });
   loop_thread_ = std::thread([this] { loop_->Run(); });
@@ -119,6 +120,7 @@ bool Agent::Stop(int64_t wait_ns) {
   if (loop_ != nullptr) loop_->Stop();
   if (loop_thread_.joinable()) loop_thread_.join();
   node_.reset();
+  activity_.reset();
   if (files_ != nullptr && !files_->Stop(wait_ns)) return false;
   if (saver_ != nullptr && !saver_->Stop(wait_ns)) return false;
   server_.reset();

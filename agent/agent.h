@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "agent/activity_watcher.h"
 #include "agent/agent_service.h"
 #include "agent/event_loop.h"
 #include "agent/node.h"
@@ -51,6 +52,7 @@ class Agent {
   std::unique_ptr<PeerClient> peers_;
   std::unique_ptr<Saver> saver_;
   std::unique_ptr<WorkQueue> files_;
+  std::unique_ptr<ActivityWatcher> activity_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<AgentService> service_;

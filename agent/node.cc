@@ -28,13 +28,15 @@ constexpr size_t kUnknownMax = 256;
 }  // namespace
 
 Node::Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices,
-           Saver* saver, WorkQueue* files, PeerClient* peers, Uplink* uplink)
+           Saver* saver, WorkQueue* files, PeerClient* peers, ActivityWatcher* activity,
+           Uplink* uplink)
     : loop_(loop),
       options_(options),
       devices_(std::move(devices)),
       saver_(saver),
       files_(files),
       peers_(peers),
+      activity_(activity),
       uplink_(uplink) {}
 
 Node::~Node() {
@@ -102,6 +104,7 @@ NodeJob* Node::JobFor(uint64_t job) {
   context.saver = saver_;
   context.files = files_;
   context.peers = peers_;
+  context.activity = activity_;
   context.state_uuid = &state_uuid_;
   context.simulated_devices = devices_->simulated();
   context.emit = [this](v1::RankEvent event, int64_t at_ns, bool with_level) {
@@ -169,6 +172,9 @@ v1::RegisterNodeRequest Node::Registration() const {
 void Node::Beat() {
   ++beat_;
   for (auto it = jobs_.begin(); it != jobs_.end();) (it++)->second->Refresh();
+  std::vector<WatchedRank> watched;
+  for (const auto& [unused, job] : jobs_) job->AddWatched(&watched);
+  activity_->SetRanks(std::move(watched));
   v1::BeatRequest beat;
   beat.set_node(options_.node);
   beat.set_boot_id(options_.boot_id);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/activity_watcher.h"
 #include "agent/core/device_provider.h"
 #include "agent/core/fence_guard.h"
 #include "agent/event_loop.h"
@@ -39,7 +40,8 @@ class Uplink {
 class Node {
  public:
   Node(EventLoop* loop, const NodeOptions& options, std::unique_ptr<DeviceProvider> devices,
-       Saver* saver, WorkQueue* files, PeerClient* peers, Uplink* uplink);
+       Saver* saver, WorkQueue* files, PeerClient* peers, ActivityWatcher* activity,
+       Uplink* uplink);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -75,6 +77,7 @@ class Node {
   Saver* const saver_;
   WorkQueue* const files_;
   PeerClient* const peers_;
+  ActivityWatcher* const activity_;
   Uplink* const uplink_;
   std::string state_uuid_;
   FenceGuard fence_;

@@ -629,11 +629,29 @@ void NodeJob::SetFence(int64_t deadline_ns) {
   keeper_.Send(message);  // also written into every recorder by the keeper
 }
 
+void NodeJob::AddWatched(std::vector<WatchedRank>* out) const {
+  for (const auto& [unused, rank] : ranks_) {
+    if (!rank.fsm.Alive() || rank.pid == 0) continue;
+    WatchedRank watched{id_.value, rank.attempt, rank.rank, rank.pid, "", 0};
+    watched.log_base = LogBase(log_dir(), rank.rank, rank.attempt);
+    rank::Progress progress;
+    if (rank.recorder != nullptr && rank.recorder->ReadProgress(&progress))
+      watched.step = progress.step;
+    out->push_back(std::move(watched));
+  }
+}
+
 void NodeJob::AddReport(int64_t now_ns, v1::NodeReport* out) const {
   v1::JobOnNode* job = out->add_jobs();
   job->set_job(id_.value);
   job->set_attempt(started_attempt_);
-  for (const auto& [unused, rank] : ranks_) *job->add_ranks() = rank.Report(id_.value, now_ns);
+  for (const auto& [unused, rank] : ranks_) {
+    v1::RankReport* report = job->add_ranks();
+    *report = rank.Report(id_.value, now_ns);
+    if (!rank.fsm.Alive()) continue;
+    if (auto quiet = context_.activity->QuietOf(id_.value, rank.attempt, rank.rank))
+      *report->mutable_quiet() = *std::move(quiet);
+  }
   job->set_keeper_alive(attached_);
   job->set_adopting(keeper_.running() && !attached_);
   const bool unclear = (keeper_.running() && !attached_) || burying_;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/activity_watcher.h"
 #include "agent/core/job_spec_on_node.h"
 #include "agent/core/reconcile.h"
 #include "agent/core/step_log.h"
@@ -51,6 +52,7 @@ struct JobContext {
   Saver* saver;
   WorkQueue* files;  // evidence
   PeerClient* peers;
+  ActivityWatcher* activity;
   const std::string* state_uuid;
   bool simulated_devices;
   // An edge for the scheduler; `with_level`: send the node's level right behind it.
@@ -90,6 +92,7 @@ class NodeJob final : private KeeperHandle::Owner {
   int64_t fence_ms() const;
 
   bool AnyAlive() const;
+  void AddWatched(std::vector<WatchedRank>* out) const;
   void AddReport(int64_t now_ns, v1::NodeReport* out) const;
   void AddPrepared(size_t* bytes_left, v1::NodeReport* out) const;
 

@@ -10,11 +10,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/subprocess.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
-#include "cli/subprocess.h"
 #include "proto/text.h"
 
 namespace holdfast::cli {
@@ -64,6 +64,8 @@ void AddAll(CLI::App* app, Invocation* invocation) {
   AddDescribe(app, invocation);
   AddLogs(app, invocation);
   AddLook(app, invocation);
+  AddLedger(app, invocation);
+  AddModes(app, invocation);
   AddEvents(app, invocation);
   AddNotify(app, invocation);
   AddWait(app, invocation);

@@ -82,9 +82,9 @@ TEST_F(CliTest, EveryVerbHasHelpThatBeginsWithExamples) {
   const Output help = Holdfast({"--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_LT(help.out.find("Examples:"), help.out.find("Usage:")) << help.out;
-  for (const char* verb :
-       {"up", "down", "submit", "ps", "describe", "logs", "look", "events", "wait", "cancel",
-        "restart", "save", "nodes", "drain", "uncordon", "confirm-dead", "version"}) {
+  for (const char* verb : {"up", "down", "submit", "ps", "describe", "logs", "look", "ledger",
+                           "modes", "events", "wait", "cancel", "restart", "save", "nodes", "drain",
+                           "uncordon", "confirm-dead", "version"}) {
     EXPECT_TRUE(Has(help.out, absl::StrCat("\n  ", verb, " "))) << verb << "\n" << help.out;
     const Output one = Holdfast({verb, "--help"});
     EXPECT_EQ(one.code, 0) << verb << one.err;
@@ -132,6 +132,9 @@ TEST_F(CliTest, UsageErrorsAreExitCodeTwoAndSayWhatToDo) {
       {{"restart", "j-7", "--from", "0"},
        "holdfast: restart: --from: 0 is not a whole number from 1"},
       {{"logs", "j-7", "--tail", "-1"}, "holdfast: logs: --tail: -1 is not a whole number from 0"},
+      {{"ledger", "--since", "soon"}, "--since: \"soon\" is not a duration such as 12h or 7d"},
+      {{"modes", "j-7", "hang=on"}, "modes: \"hang=on\" is not observe or act"},
+      {{"modes", "j-7"}, "holdfast: modes: modes is required"},
       {{"look"}, "holdfast: look: job is required"},
       {{"look", "j-7", "--rank", "-1"}, "holdfast: look: --rank: -1 is not a whole number from 0"},
       {{"look", "j-7", "--interval", "0s"},

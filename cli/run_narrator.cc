@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "cli/ledger/ledger_file.h"
 #include "cli/output.h"
 
 namespace holdfast::cli {
@@ -18,11 +19,27 @@ void TellEnd(const v1::JobStatus& end) {
                     end.restarts(), " restart(s)"));
 }
 
+void KeepLedger(SchedulerClient* client, const std::string& job) {
+  const std::string path = LedgerPath();
+  if (path.empty()) return;
+  v1::ListLedgerRequest request;
+  request.set_job(job);
+  auto ledger = client->Call("read the ledger", &v1::Scheduler::Stub::ListLedger, request);
+  absl::Status status = ledger.status();
+  if (ledger.ok())
+    status = AppendLedger(path, {ledger->entries().begin(), ledger->entries().end()});
+  if (!status.ok()) Hint(absl::StrCat("holdfast: the ledger is not kept: ", status.message()));
+}
+
 void RunNarrator::Tell(const v1::Event& event) const {
   const std::string& kind = event.kind();
   // Not where it starts: only the script knows which checkpoint it loads.
   if (kind == "job.restarted") Hint(absl::StrCat("holdfast: attempt ", event.attempt(), " starts"));
   if (kind == "incident.opened" || kind == "incident.named")
+    Hint(absl::StrCat("holdfast: ", event.text()));
+  if (kind == "ledger.opened" || kind == "ledger.due")
+    Hint(absl::StrCat("holdfast: ", event.text()));
+  if (kind == "ledger.closed" && event.ledger().outcome() == v1::LedgerEntry::OUTCOME_WENT_ON)
     Hint(absl::StrCat("holdfast: ", event.text()));
   if (!job_.empty()) return;
   if (kind == "job.queued") Hint(absl::StrCat("holdfast: ", event.text()));

@@ -15,6 +15,10 @@ namespace holdfast::cli {
 // Says on stderr how the job ended, unless all that is to say is that it is done.
 void TellEnd(const v1::JobStatus& end);
 
+// What was found while the ranks lived goes into the user's ledger file (cli/ledger/). When that
+// fails it is said, and changes nothing else.
+void KeepLedger(SchedulerClient* client, const std::string& job);
+
 // Has a thread of its own. `client` outlives it; only its stub is used.
 class RunNarrator {
  public:

@@ -74,6 +74,10 @@ constexpr Flag kFlags[] = {
     {"--notify", "COMMAND", Meaning::kText,
      "run by sh for each incident, which it gets as JSON on its standard input",
      &RunRequest::notify},
+    {"--modes", "MODES", Meaning::kText,
+     "what is done about ranks that hang or are stopped: observe (default), act, or by cause as in "
+     "hang=act,stopped=observe (docs/observe.md)",
+     &RunRequest::modes},
     {"--log-limit", "1GiB", Meaning::kText,
      "kept of each rank's output; what comes faster than it can be shown is dropped beyond it",
      &RunRequest::log_limit},

@@ -14,10 +14,11 @@
 #include "base/file_system.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
-#include "cli/subprocess.h"
 #include "proto/job_spec.h"
+#include "proto/modes.h"
 
 namespace holdfast::cli {
 namespace {
@@ -126,6 +127,11 @@ absl::Status ApplyFlags(const Submission& s, v1::JobSpec* spec) {
   if (s.requeue.has_value()) {
     spec->set_requeue(*s.requeue);
     spec->set_has_requeue(true);
+  }
+  if (!s.modes.empty()) {
+    const auto modes = proto::ParseModes(s.modes);
+    if (!modes.ok()) return Annotate(modes.status(), "--modes");
+    for (const auto& [cause, mode] : *modes) (*spec->mutable_modes())[cause] = mode;
   }
   if (s.expects_checkpoints) spec->set_expects_checkpoints(true);
   return absl::OkStatus();

@@ -21,7 +21,7 @@ struct Submission {
       priority;                                            // whole numbers
   std::string grace, time_limit, fence_after, hang_limit;  // durations
   std::string log_bytes;
-  std::string fence, trainer, working_directory, from, store, standby;
+  std::string fence, trainer, working_directory, from, store, standby, modes;
   std::vector<std::string> environment;  // NAME=VALUE, or NAME to pass the caller's on
   std::optional<bool> requeue;
   bool expects_checkpoints = false;

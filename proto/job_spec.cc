@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "proto/job_fields.h"
+#include "proto/modes.h"
 #include "proto/text.h"
 
 namespace holdfast::proto {
@@ -227,6 +228,7 @@ absl::Status CheckRest(const v1::JobSpec& s) {
   HF_RETURN_IF_ERROR(CheckPath("store", s.store()));
   HF_RETURN_IF_ERROR(CheckText("user", s.user()));
   HF_RETURN_IF_ERROR(CheckStandby(s));
+  HF_RETURN_IF_ERROR(CheckModes(s.modes()));
   if (s.fence() != v1::FENCE_MODE_COMMIT && s.fence() != v1::FENCE_MODE_WITNESS) {
     return Bad("fence",
                absl::StrCat(static_cast<int>(s.fence()), " is not one of commit, witness"));

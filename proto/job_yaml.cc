@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "proto/job_fields.h"
 #include "proto/job_spec.h"
+#include "proto/modes.h"
 #include "proto/text.h"
 
 namespace holdfast::proto {
@@ -104,6 +105,7 @@ class JobReader {
     if (name == "command") return ReadCommand(value);
     if (name == "environment") return ReadEnvironment(value);
     if (name == "fence") return ReadFence(value);
+    if (name == "modes") return ReadModes(value);
     if (name == "cpus_per_rank")
       return At(key, name, "pinning is not part of this version; remove the field");
     if (FindNumberField(name) != nullptr) return ReadNumber(*FindNumberField(name), *field, value);
@@ -115,6 +117,7 @@ class JobReader {
     if (FindNumberField(field.name()) != nullptr) return Allowed(*FindNumberField(field.name()));
     if (field.name() == "command") return kCommandAllowed;
     if (field.name() == "fence") return kFenceAllowed;
+    if (field.name() == "modes") return kModesAllowed;
     return field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL ? kBoolAllowed : kTextAllowed;
   }
 
@@ -172,6 +175,22 @@ class JobReader {
     const std::string text = node.IsScalar() ? node.Scalar() : "";
     if (text != "commit" && text != "witness") return NotAllowed(node, "fence", kFenceAllowed);
     spec_->set_fence(text == "commit" ? v1::FENCE_MODE_COMMIT : v1::FENCE_MODE_WITNESS);
+    return absl::OkStatus();
+  }
+
+  // The text of --modes, or a mapping of causes to modes.
+  absl::Status ReadModes(const YAML::Node& node) {
+    std::string text = node.IsScalar() ? node.Scalar() : "";
+    if (node.IsMap()) {
+      for (const auto& entry : node) {
+        const std::string mode = entry.second.IsScalar() ? entry.second.Scalar() : "";
+        const std::string cause = entry.first.IsScalar() ? entry.first.Scalar() : "";
+        absl::StrAppend(&text, text.empty() ? "" : ",", cause, "=", mode);
+      }
+    }
+    const auto modes = ParseModes(text);
+    if (!modes.ok()) return NotAllowed(node, "modes", kModesAllowed);
+    spec_->mutable_modes()->insert(modes->begin(), modes->end());
     return absl::OkStatus();
   }
 

@@ -87,6 +87,7 @@ absl::Status Daemon::OpenState(const DaemonOptions& options, const Clock* clock)
   EngineOptions engine_options;
   engine_options.default_store =
       options.store_dir.empty() ? JoinPath(options.state_dir, "store") : options.store_dir;
+  engine_options.modes = options.modes;
   engine_options.uid = ::getuid();
   engine_options.gid = ::getgid();
   engine_options.user = UserName(::getuid());

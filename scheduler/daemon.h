@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "proto/modes.h"
 #include "scheduler/background/node_prober.h"
 #include "scheduler/background/ticker.h"
 #include "scheduler/core_lock.h"
@@ -25,6 +26,7 @@ struct DaemonOptions {
   std::string store_dir;  // default checkpoint store; empty: <state>/store
   std::string listen;     // HOST:PORT besides the Unix socket; empty: none
   bool insecure = false;  // allows `listen` beyond loopback
+  proto::Modes modes;     // of causes that a job says nothing about
   std::string key_file;   // holds the key that callers over TCP must have; empty: none
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/sd_notify.h"
 #include "base/step.h"
+#include "proto/modes.h"
 #include "scheduler/daemon.h"
 
 namespace {
@@ -51,6 +52,11 @@ int main(int argc, char** argv) {
                "Allow --listen beyond loopback, without encryption");
   app.add_option("--key-file", options.key_file,
                  "File of mode 0600 with a key that every caller over TCP must hold");
+  std::string modes;
+  app.add_option("--modes", modes,
+                 "What is done about ranks that hang or are stopped, in jobs that say nothing: "
+                 "observe, act, or by cause as in hang=act,stopped=observe (default "
+                 "hang=observe,stopped=act)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -58,6 +64,14 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : kExitUsage;
   }
   spdlog::set_default_logger(spdlog::stderr_color_mt("scheduler"));
+  if (!modes.empty()) {
+    auto parsed = holdfast::proto::ParseModes(modes);
+    if (!parsed.ok()) {
+      spdlog::error("--modes: {}", std::string(parsed.status().message()));
+      return kExitUsage;
+    }
+    options.modes = *std::move(parsed);
+  }
 
   // Before any thread starts, so that all inherit the mask and only main takes these signals.
   ::signal(SIGPIPE, SIG_IGN);

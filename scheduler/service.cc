@@ -9,12 +9,14 @@
 #include "scheduler/ops/get_job.h"
 #include "scheduler/ops/list_checkpoints.h"
 #include "scheduler/ops/list_jobs.h"
+#include "scheduler/ops/list_ledger.h"
 #include "scheduler/ops/list_nodes.h"
 #include "scheduler/ops/read_logs.h"
 #include "scheduler/ops/register_node.h"
 #include "scheduler/ops/report_events.h"
 #include "scheduler/ops/restart_job.h"
 #include "scheduler/ops/save_job.h"
+#include "scheduler/ops/set_modes.h"
 #include "scheduler/ops/submit_job.h"
 #include "scheduler/ops/uncordon_node.h"
 #include "scheduler/ops/watch_desired.h"
@@ -101,6 +103,20 @@ grpc::Status SchedulerService::ConfirmNodeDead(grpc::ServerContext* context,
                                                v1::NodeStatus* response) {
   HF_ADMIT(context);
   return sched::ConfirmNodeDead(core_, *request, response);
+}
+
+grpc::Status SchedulerService::ListLedger(grpc::ServerContext* context,
+                                          const v1::ListLedgerRequest* request,
+                                          v1::ListLedgerResponse* response) {
+  HF_ADMIT(context);
+  return sched::ListLedger(core_, *request, response);
+}
+
+grpc::Status SchedulerService::SetModes(grpc::ServerContext* context,
+                                        const v1::SetModesRequest* request,
+                                        v1::JobStatus* response) {
+  HF_ADMIT(context);
+  return sched::SetModes(core_, *request, response);
 }
 
 grpc::Status SchedulerService::WatchEvents(grpc::ServerContext* context,

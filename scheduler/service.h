@@ -44,6 +44,9 @@ class SchedulerService final : public v1::Scheduler::Service {
                             v1::NodeStatus*) override;
   grpc::Status ConfirmNodeDead(grpc::ServerContext*, const v1::ConfirmNodeDeadRequest*,
                                v1::NodeStatus*) override;
+  grpc::Status ListLedger(grpc::ServerContext*, const v1::ListLedgerRequest*,
+                          v1::ListLedgerResponse*) override;
+  grpc::Status SetModes(grpc::ServerContext*, const v1::SetModesRequest*, v1::JobStatus*) override;
   grpc::Status WatchEvents(grpc::ServerContext*, const v1::WatchEventsRequest*,
                            grpc::ServerWriter<v1::Event>*) override;
   grpc::Status ReadLogs(grpc::ServerContext*, const v1::ReadLogsRequest*,

@@ -75,6 +75,11 @@ absl::StatusOr<State> LoadState(const StateStore& store) {
         state.keys_by_age[key.sequence()] = key.key();
         state.keys[key.key()] = std::move(key);
       }));
+  HF_RETURN_IF_ERROR(
+      LoadKind<v1::LedgerEntry>(store, RecordKind::kLedger, [&](v1::LedgerEntry entry) {
+        const uint64_t id = entry.id();
+        state.ledger[id] = std::move(entry);
+      }));
   HF_RETURN_IF_ERROR(LoadKind<v1::Event>(store, RecordKind::kEvent, [&](v1::Event event) {
     state.last_event = std::max(state.last_event, event.sequence());
   }));
@@ -197,6 +202,40 @@ uint64_t Txn::NextIncidentId() {
   return id;
 }
 
+v1::LedgerEntry* Txn::AddLedger() {
+  records::MetaRecord* meta = Meta();
+  const uint64_t id = std::max<uint64_t>(1, meta->next_ledger());
+  meta->set_next_ledger(id + 1);
+  v1::LedgerEntry* entry = &ledger_[id];
+  entry->set_id(id);
+  return entry;
+}
+
+v1::LedgerEntry* Txn::MutableLedger(uint64_t id) {
+  if (const auto it = ledger_.find(id); it != ledger_.end()) return &it->second;
+  const auto it = state_->ledger.find(id);
+  return it == state_->ledger.end() ? nullptr : &(ledger_[id] = it->second);
+}
+
+void Txn::CollectLedger(Batch* batch) {
+  size_t count = state_->ledger.size();
+  for (const auto& [id, entry] : ledger_) {
+    const auto old = state_->ledger.find(id);
+    count += old == state_->ledger.end() ? 1 : 0;
+    std::string value = EncodeRecord(RecordKind::kLedger, entry);
+    if (old != state_->ledger.end() && EncodeRecord(RecordKind::kLedger, old->second) == value)
+      continue;
+    batch->puts.emplace_back(NumberKey(RecordKind::kLedger, id), std::move(value));
+  }
+  for (auto it = state_->ledger.begin(); it != state_->ledger.end() && count > kLedgerKeptMax;
+       ++it) {
+    if (ledger_.count(it->first)) continue;
+    dropped_ledger_.push_back(it->first);
+    batch->deletes.push_back(NumberKey(RecordKind::kLedger, it->first));
+    --count;
+  }
+}
+
 void Txn::AddEvent(v1::Event event) {
   event.set_sequence(state_->last_event + events_.size() + 1);
   event.set_wall_ns(now_.wall_ns);
@@ -255,6 +294,7 @@ void Txn::CollectOthers(Batch* batch) {
       continue;
     batch->puts.emplace_back(NameKey(RecordKind::kNode, name), std::move(value));
   }
+  CollectLedger(batch);
   DropOldCheckpoints(batch);
   for (const auto& record : checkpoints_)
     batch->puts.emplace_back(KeyOf(record), EncodeRecord(RecordKind::kCheckpoint, record));
@@ -304,6 +344,8 @@ void Txn::ApplyToMemory() {
     state_->keys_by_age[key.sequence()] = key.key();
     state_->keys[key.key()] = key;
   }
+  for (const uint64_t id : dropped_ledger_) state_->ledger.erase(id);
+  for (auto& [id, entry] : ledger_) state_->ledger[id] = std::move(entry);
   state_->last_event += events_.size();
   if (meta_changed_) state_->meta = meta_;
 }

@@ -25,6 +25,7 @@ namespace holdfast::sched {
 inline constexpr size_t kKeysKeptMax = 100'000;
 inline constexpr size_t kCheckpointsPerJobMax = 1'000;
 inline constexpr int kIncidentsPerJobMax = 64;
+inline constexpr size_t kLedgerKeptMax = 10'000;
 
 // Moments of one decision. Monotonic for every duration, wall for what people read.
 struct Now {
@@ -42,8 +43,9 @@ struct State {
       checkpoints;
   std::map<std::string, records::KeyRecord> keys;
   std::map<uint64_t, std::string> keys_by_age;
-  std::set<uint64_t> active;  // not ended, or still holding devices
-  std::set<uint64_t> ended;   // by id: the oldest goes first at kJobsMax
+  std::set<uint64_t> active;                   // not ended, or still holding devices
+  std::set<uint64_t> ended;                    // by id: the oldest goes first at kJobsMax
+  std::map<uint64_t, v1::LedgerEntry> ledger;  // by id
   uint64_t last_event = 0;
 };
 
@@ -79,6 +81,8 @@ class Txn {
   void AddKey(records::KeyRecord key);
 
   uint64_t NextIncidentId();
+  v1::LedgerEntry* AddLedger();                 // with a fresh id
+  v1::LedgerEntry* MutableLedger(uint64_t id);  // null: it made room for newer ones
   void AddEvent(v1::Event event);
   void MutateMeta(const std::function<void(records::MetaRecord*)>& change);
 
@@ -93,6 +97,7 @@ class Txn {
   void CollectOthers(Batch* batch);
   void MakeRoomForJob(Batch* batch);
   void DropOldCheckpoints(Batch* batch);
+  void CollectLedger(Batch* batch);
   void ApplyToMemory();
 
   State* const state_;
@@ -105,6 +110,8 @@ class Txn {
   std::vector<std::pair<uint64_t, std::pair<uint64_t, uint64_t>>> dropped_checkpoints_;
   std::vector<records::KeyRecord> keys_;
   std::vector<std::string> dropped_keys_;
+  std::map<uint64_t, v1::LedgerEntry> ledger_;
+  std::vector<uint64_t> dropped_ledger_;
   std::vector<v1::Event> events_;
   bool meta_changed_ = false;
   records::MetaRecord meta_;

@@ -30,9 +30,27 @@ struct Looked {
 };
 using LookedAt = std::map<pid_t, Looked>;
 
+// Where a chain of waits ends: what would have to happen for the process to go on.
+enum class WaitsFor {
+  kUnknown,  // nothing is certain, or a lock, or something without a name
+  kPeer,     // a socket: another process, perhaps on another machine
+  kTime,     // it sleeps
+  kData,     // a file, a pipe, a child
+  kStorage,  // it is uninterruptible: a disk or a network file system
+  kStopped,  // a signal or a debugger stopped it
+  kEnded,
+};
+
+struct Judgement {
+  std::string text;  // empty: nothing is certain
+  WaitsFor end = WaitsFor::kUnknown;
+  pid_t pid = 0;  // whose wait is the end of the chain
+};
+Judgement JudgeChain(pid_t pid, const LookedAt& all);
+
 // E.g. "waits for its child 123 (python), which waits in read of /mnt/x (descriptor 3)". The
 // sentence's subject is `pid`, which is among `all`.
-std::string Judge(pid_t pid, const LookedAt& all);
+std::string Judge(pid_t pid, const LookedAt& all);  // JudgeChain's text
 
 }  // namespace holdfast::inspect
 

@@ -84,6 +84,7 @@ absl::StatusOr<v1::JobSpec> SpecOf(const RunRequest& request) {
   submission.time_limit = request.time_limit;
   submission.log_bytes = request.log_limit;
   submission.standby = request.no_python ? "none" : request.standby;
+  submission.modes = request.modes;
   submission.fence_after = request.fence_after;
   if (request.max_restarts.has_value()) submission.restarts = absl::StrCat(*request.max_restarts);
   submission.environment = EnvironmentOf(request);
@@ -131,12 +132,16 @@ Outcome RunJob(SchedulerClient* client, InterruptGuard* guard, const OwnCluster&
   const std::string id = ToString(JobId{submitted->job()});
   const RunNarrator narrator(client, id, request.notify);
   const Outcome shown = ShowToTheEnd(client, guard, cluster, request, id);
-  if (shown.code == kExitInterrupted || !shown.cancel) return shown;
+  if (shown.code == kExitInterrupted || !shown.cancel) {
+    if (shown.cancel) KeepLedger(client, id);  // a hang is often ended so
+    return shown;
+  }
   // What could not be shown does not decide how the job ended.
   auto end = WaitForEnd(client, guard, id);
   if (guard->interrupted()) return {kExitInterrupted, cluster.GivenUp().ok()};
   if (!end.ok()) return {Fail(end.status()), true};
   TellEnd(*end);
+  KeepLedger(client, id);
   return {ExitCodeOfEnd(*end), true};
 }
 

@@ -74,6 +74,9 @@ void AddSpecOptions(Verb verb, Submission* s) {
   verb.Flag("--expects-checkpoints", &s->expects_checkpoints,
             "DONE needs a checkpoint of the last step (always for a trainer)");
   verb.Option("--from", &s->from, "start from this committed checkpoint: j-7@1000 or j-7@1000.2");
+  verb.Option("--modes", &s->modes,
+              "what is done about ranks that hang or are stopped: observe, act, or by cause as in "
+              "hang=act,stopped=observe (default: as the scheduler says)");
   verb.Option("--standby", &s->standby,
               "warm standbys of a Python command: auto, or the modules they import (default none)");
   verb.Option("--store", &s->store, "directory of its checkpoints (default: the scheduler's)");

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/step.h"
+#include "base/subprocess.h"
 #include "cli/exit_code.h"
 #include "cli/guest/daemons.h"
 #include "cli/guest/network.h"
@@ -22,7 +23,6 @@
 #include "cli/log_reader.h"
 #include "cli/output.h"
 #include "cli/state_dir.h"
-#include "cli/subprocess.h"
 #include "cli/wait.h"
 #include "proto/run_key.h"
 
@@ -168,6 +168,7 @@ int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& ta
   }
   if (!end.ok()) return Fail(end.status());
   TellEnd(*end);
+  KeepLedger(client, kJob);
   if (watch.gave_up()) Requeue(*task.plan, "too few nodes are left");
   return CodeOfEnd(*end, interrupted && !watch.gave_up());
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/inspect/look_once.h"
 #include "cli/look/ranks.h"
 
 namespace holdfast::cli {
@@ -60,32 +61,6 @@ std::string CommandOf(const ProcFs& proc, const inspect::ProcessStat& stat) {
   return arguments.empty() ? absl::StrCat("[", stat.name, "]") : absl::StrJoin(arguments, " ");
 }
 
-bool ReadsAPipe(const inspect::Wait& wait) {
-  const bool reads =
-      wait.kind == inspect::WaitKind::kPoll || wait.call == "read" || wait.call == "readv";
-  return reads && wait.targets.size() == 1 && wait.targets[0].rfind("pipe:[", 0) == 0;
-}
-
-inspect::Looked LookOnce(const ProcFs& proc, const ProcessSample& now, const Sample& before,
-                         int64_t elapsed_ns, const std::vector<pid_t>& relatives) {
-  inspect::Looked looked;
-  const pid_t pid = now.stat.pid;
-  looked.stat = now.stat;
-  if (const auto earlier = before.find(pid); earlier != before.end())
-    looked.rates = RatesOf(earlier->second, now, elapsed_ns, ::sysconf(_SC_CLK_TCK));
-  if (const auto line = inspect::ParseSyscall(now.syscall)) {
-    looked.wait = inspect::ExplainWait(proc, pid, *line);
-    if (ReadsAPipe(*looked.wait)) {
-      for (const pid_t writer : inspect::WritersOf(proc, looked.wait->targets[0], relatives)) {
-        if (writer != pid) looked.writers.push_back(writer);
-      }
-    }
-  }
-  if (const auto status = proc.Read(pid, "status"); status.ok())
-    looked.tracer = static_cast<pid_t>(inspect::ParseField(*status, "TracerPid").value_or(0));
-  return looked;
-}
-
 // What was said about a pid holds only if it still names the same process.
 bool IsStill(const ProcFs& proc, const inspect::ProcessStat& stat) {
   const auto now = proc.Stat(stat.pid);
@@ -114,7 +89,7 @@ LookedRank LookAtRank(const ProcFs& proc, const PlacedRank& place, const RankPro
     const auto found = now.find(pid);
     if (found == now.end()) continue;
     LookedProcess process;
-    process.looked = LookOnce(proc, found->second, before, elapsed_ns, pids);
+    process.looked = inspect::LookOnce(proc, found->second, before, elapsed_ns, pids);
     process.command = CommandOf(proc, found->second.stat);
     if (!IsStill(proc, found->second.stat)) continue;
     if (process.looked.rates) rates.push_back(*process.looked.rates);
@@ -150,8 +125,9 @@ class PythonReader {
   void Read(LookedProcess* process) {
     const pid_t pid = process->looked.stat.pid;
     const char state = process->looked.stat.state;
-    if (state == 'Z' || state == 'X' || !process->looked.wait || !IsPython(proc_, pid)) return;
-    const auto py_spy = FindPySpy(proc_, pid, path_);
+    if (state == 'Z' || state == 'X' || !process->looked.wait || !inspect::IsPython(proc_, pid))
+      return;
+    const auto py_spy = inspect::FindPySpy(proc_, pid, path_);
     if (!py_spy.ok()) {
       hint_ = absl::StrCat("no Python lines: ", py_spy.status().message(),
                            absl::IsNotFound(py_spy.status()) ? " (`pip install py-spy`)" : "");
@@ -162,7 +138,7 @@ class PythonReader {
           absl::StrCat("not looked at: the ", kPythonMsMax / 1000, " s for Python lines are over");
       return;
     }
-    auto stack = PythonStack(*py_spy, pid);
+    auto stack = inspect::PythonStack(*py_spy, pid);
     if (!IsStill(proc_, process->looked.stat)) return;
     if (stack.ok()) {
       process->python = *std::move(stack);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/inspect/judge.h"
-#include "cli/look/py_spy.h"
+#include "base/inspect/py_spy.h"
 
 namespace holdfast::cli {
 
@@ -34,7 +34,7 @@ struct PlacedRank {
 struct LookedProcess {
   inspect::Looked looked;
   std::string command;  // its arguments, or its name
-  std::optional<std::vector<PythonFrame>> python;
+  std::optional<std::vector<inspect::PythonFrame>> python;
   std::string python_error;
 };
 

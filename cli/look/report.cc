@@ -74,7 +74,7 @@ std::string PythonOf(const LookedRank& rank) {
   std::string text;
   for (const LookedProcess& process : rank.processes) {
     const std::string said =
-        process.python ? StackText(*process.python, kFramesShown) : process.python_error;
+        process.python ? inspect::StackText(*process.python, kFramesShown) : process.python_error;
     if (!said.empty())
       absl::StrAppend(&text, "\npython ", process.looked.stat.pid, ": ", Printable(said));
   }
@@ -151,7 +151,7 @@ Json WaitJson(const inspect::Looked& looked) {
 Json PythonJson(const LookedProcess& process) {
   if (!process.python) return nullptr;
   Json frames = Json::array();
-  for (const PythonFrame& frame : *process.python)
+  for (const inspect::PythonFrame& frame : *process.python)
     frames.push_back({{"function", frame.function}, {"file", frame.file}, {"line", frame.line}});
   return frames;
 }

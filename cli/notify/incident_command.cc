@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "cli/output.h"
-#include "cli/subprocess.h"
 #include "cli/up/spawn.h"
 
 namespace holdfast::cli {

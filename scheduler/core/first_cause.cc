@@ -23,6 +23,7 @@ bool IsPositive(const RankFailure& f) {
   switch (f.kind) {
     case FailureKind::kExitedEarly:
     case FailureKind::kStopped:
+    case FailureKind::kHung:
     case FailureKind::kVanished:
     case FailureKind::kNodeLost:
     case FailureKind::kStartFailed:
@@ -67,6 +68,7 @@ v1::FaultClass Classify(const RankFailure& f, bool first_step_ever) {
   if (f.kind == FailureKind::kNodeLost) return v1::NODE_LOST;
   if (f.kind == FailureKind::kSaveFailed) return v1::STORAGE;
   if (f.kind == FailureKind::kStopped) return v1::PROCESS_STOPPED;
+  if (f.kind == FailureKind::kHung) return f.hung_class;
   if (f.oom_killed) return v1::OUT_OF_MEMORY;
   if (IsApplicationXid(f.device_reason)) return v1::APPLICATION;
   if (FoundDamage(f)) return v1::CORRUPT_CHECKPOINT;
@@ -94,6 +96,7 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
                           " could not be started: ", f.detail.empty() ? f.message : f.detail);
     case FailureKind::kVanished:
       return absl::StrCat(who, where, " died with its keeper", step);
+    case FailureKind::kHung:
     case FailureKind::kStoreLost:
     case FailureKind::kSaveFailed:
       return f.detail;
@@ -110,7 +113,8 @@ std::string Sentence(const RankFailure& f, const std::vector<uint32_t>& ranks) {
 bool SameEvent(const RankFailure& root, const RankFailure& f) {
   if (f.rank == root.rank) return true;
   if (f.kind != root.kind || f.node != root.node) return false;
-  return root.kind == FailureKind::kNodeLost || root.kind == FailureKind::kVanished;
+  return root.kind == FailureKind::kNodeLost || root.kind == FailureKind::kVanished ||
+         root.kind == FailureKind::kHung;
 }
 
 }  // namespace

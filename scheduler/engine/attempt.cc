@@ -81,6 +81,7 @@ void ResetFacts(Facts* facts, uint64_t id, uint64_t attempt) {
     node.levels_since = 0;
   }
   job.newest_complete_step = 0;
+  job.newest_complete_ns = 0;
   job.running_since_ns = job.all_ended_ns = job.all_stopped_ns = job.stop_ordered_ns = 0;
   job.first_failures.clear();
   job.waiting.clear();

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "proto/modes.h"
 #include "scheduler/core/job_fsm.h"
 #include "scheduler/engine/facts.h"
 #include "scheduler/state.h"
@@ -18,6 +19,7 @@ struct EngineOptions {
   std::string user;           // who runs the scheduler
   uint32_t uid = 0;
   uint32_t gid = 0;
+  proto::Modes modes;  // of causes that a job says nothing about
 };
 
 struct Cycle {

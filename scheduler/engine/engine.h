@@ -69,6 +69,8 @@ class Engine {
   absl::StatusOr<v1::JobStatus> RestartJob(const v1::RestartJobRequest& request, Now now);
   absl::StatusOr<v1::SaveJobResponse> SaveJob(const v1::SaveJobRequest& request, Now now);
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job) const;
+  absl::StatusOr<v1::ListLedgerResponse> ListLedger(const v1::ListLedgerRequest& request) const;
+  absl::StatusOr<v1::JobStatus> SetModes(const v1::SetModesRequest& request, Now now);
   v1::ListNodesResponse ListNodes(Now now) const;
   absl::StatusOr<v1::NodeStatus> DrainNode(const v1::DrainNodeRequest& request, Now now);
   absl::StatusOr<v1::NodeStatus> UncordonNode(const v1::UncordonNodeRequest& request, Now now);

@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "proto/job_spec.h"
+#include "proto/modes.h"
 #include "proto/text.h"
 #include "scheduler/core/restart_policy.h"
 #include "scheduler/engine/engine.h"
@@ -306,6 +307,46 @@ absl::StatusOr<v1::SaveJobResponse> Engine::SaveJob(const v1::SaveJobRequest& re
   response.set_job(id);
   response.set_attempt(state_.jobs.at(id).status().attempt());
   return response;
+}
+
+absl::StatusOr<v1::ListLedgerResponse> Engine::ListLedger(
+    const v1::ListLedgerRequest& request) const {
+  uint64_t job = 0;
+  if (!request.job().empty()) {
+    HF_ASSIGN_OR_RETURN(job, ResolveJob(request.job()));
+  }
+  v1::ListLedgerResponse response;
+  for (const auto& [id, entry] : state_.ledger) {
+    if (job != 0 && entry.job() != job) continue;
+    if (entry.begin_wall_ns() < request.since_wall_ns()) continue;
+    *response.add_entries() = entry;
+  }
+  return response;
+}
+
+absl::StatusOr<v1::JobStatus> Engine::SetModes(const v1::SetModesRequest& request, Now now) {
+  HF_RETURN_IF_ERROR(CheckKey(request.idempotency_key(), "SetModes"));
+  HF_RETURN_IF_ERROR(proto::CheckModes(request.modes()));
+  if (request.modes().empty())
+    return absl::InvalidArgumentError(absl::StrCat("modes: none is given; ", proto::kModesAllowed));
+  HF_ASSIGN_OR_RETURN(const uint64_t id, ResolveJob(request.job()));
+  if (!state_.keys.count(request.idempotency_key())) {
+    const records::JobRecord& job = state_.jobs.at(id);
+    if (IsEnded(job.status().state())) return WrongState(job, "its modes matter no more");
+    const std::set<uint64_t> one = {id};
+    HF_RETURN_IF_ERROR(Run(now, &one, [&](Cycle& c) {
+      records::JobRecord* changed = c.txn.MutableJob(id);
+      std::string text;
+      for (const auto& [cause, mode] : request.modes()) {
+        (*changed->mutable_status()->mutable_spec()->mutable_modes())[cause] = mode;
+        absl::StrAppend(&text, text.empty() ? "" : ", ", cause, "=", proto::ModeName(mode));
+      }
+      AddJobEvent(c, *changed, "job.modes", text);
+      RememberKey(c, request.idempotency_key(), "SetModes", id);
+      return absl::OkStatus();
+    }));
+  }
+  return GetJob(ToString(JobId{id}), now);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> Engine::ListCheckpoints(const std::string& job) const {

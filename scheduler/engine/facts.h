@@ -30,6 +30,9 @@ struct RankFact {
   int64_t stopped_ns =
       0;  // since when it has been STOPPED; 0: it is not. Kept when it is killed in that state
   int stopped_levels = 0;  // levels in a row that said STOPPED; an edge counts as two
+  int levels = 0;          // that mentioned it, since it was first heard of
+  v1::Quiet quiet;         // of the newest level
+  int quiet_levels = 0;    // levels in a row that said so
   uint64_t step = 0;
   bool has_loss = false;
   double loss = 0;
@@ -77,6 +80,7 @@ struct JobFacts {
   std::map<std::string, std::map<Point, PendingOrder>> orders;  // by node
   std::set<Point> written;  // commit records that at least one store has
   uint64_t newest_complete_step = 0;
+  int64_t newest_complete_ns = 0;           // when it was seen
   Point newest_persist;                     // the newest snapshot that a rank wants in the store
   int64_t fault_ns = 0;                     // of the open incident
   std::vector<RankFailure> first_failures;  // that began the recovery

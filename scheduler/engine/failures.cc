@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/rank/recorder.h"
+#include "scheduler/engine/live.h"
 
 namespace holdfast::sched {
 namespace {
@@ -31,7 +32,7 @@ std::string DeviceReason(Cycle& c, const records::JobRecord& job, const std::str
 
 // What went wrong with one rank before `before_ns`, or nothing.
 bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_ns,
-           RankFailure* out) {
+           bool observes_stops, RankFailure* out) {
   out->at_mono_ns = f.ended_ns;
   if (f.vanished && f.ended_ns < before_ns) {
     out->kind = FailureKind::kVanished;
@@ -45,7 +46,7 @@ bool Judge(Cycle& c, const RankFact& f, const std::string& node, int64_t before_
     out->kind = FailureKind::kStartFailed;
     return true;
   }
-  if (f.stopped_levels >= kStoppedLevels &&
+  if (!observes_stops && f.stopped_levels >= kStoppedLevels &&
       f.stopped_ns < before_ns) {  // also when it was killed meanwhile
     out->kind = FailureKind::kStopped;
     out->at_mono_ns = f.stopped_ns;
@@ -120,6 +121,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
   std::vector<RankFailure> failures;
   std::vector<uint32_t> ended_well;
   bool peers_run = false;
+  const bool observes_stops = ObservesStops(c, job);
   for (const auto& node : job.status().placement().nodes()) {
     for (const auto& placed : node.ranks()) {
       const RankFact& f = facts.ranks[placed.rank()];
@@ -136,7 +138,7 @@ std::vector<RankFailure> CollectFailures(Cycle& c, const records::JobRecord& job
       failure.stderr_tail = f.stderr_tail;
       failure.detail = f.detail;
       failure.device_reason = DeviceReason(c, job, node.node(), placed.rank());
-      if (Judge(c, f, node.node(), before_ns, &failure)) {
+      if (Judge(c, f, node.node(), before_ns, observes_stops, &failure)) {
         BlameStore(facts, &failure);
         failures.push_back(failure);
       } else if (RankEndedWell(f)) {

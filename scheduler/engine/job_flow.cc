@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "scheduler/engine/failures.h"
 #include "scheduler/engine/incidents.h"
+#include "scheduler/engine/live.h"
 #include "scheduler/engine/recovery.h"
 #include "scheduler/engine/saves.h"
 
@@ -130,7 +131,8 @@ void SettleRun(Cycle& c, uint64_t id) {
   NoteCompleteSnapshots(c, *c.txn.FindJob(id));
   FollowIncident(c, id);
   const records::JobRecord* job = c.txn.FindJob(id);
-  const std::vector<RankFailure> failures = CollectFailures(c, *job, c.now.mono_ns + 1);
+  std::vector<RankFailure> failures = CollectFailures(c, *job, c.now.mono_ns + 1);
+  if (failures.empty()) failures = WatchLive(c, id);
   if (!failures.empty()) {
     BeginRecovery(c, id, failures);
     return;
@@ -318,6 +320,7 @@ void EndJob(Cycle& c, uint64_t id, JobEvent event, const std::string& reason) {
       job->mutable_status()->set_loss(first->second.loss);
   }
   facts.waiting.clear();
+  CloseLedger(c, id, absl::StrCat("the job ended: ", reason));
   Step(c, job, event, reason);
   CloseIncident(c, job, absl::StrCat("the job ended ", StateName(job->status().state())));
   job->set_recovering(false);
@@ -347,6 +350,7 @@ void OrderStop(Cycle& c, uint64_t id, records::StopIntent intent, bool graceful,
   const bool killing = state == v1::JOB_STATE_RECOVERING ||
                        (state == v1::JOB_STATE_STOPPING && !job->graceful_stop());
   job->set_graceful_stop(graceful && !killing);
+  CloseLedger(c, id, absl::StrCat("the job was stopped: ", detail));
   Step(c, job, JobEvent::kStopOrdered, detail);
   JobFacts& facts = c.job_facts(id);
   facts.all_stopped_ns = 0;

@@ -12,6 +12,7 @@
 #include "scheduler/engine/failures.h"
 #include "scheduler/engine/incidents.h"
 #include "scheduler/engine/job_flow.h"
+#include "scheduler/engine/live.h"
 #include "scheduler/engine/saves.h"
 
 namespace holdfast::sched {
@@ -31,6 +32,7 @@ void EnterRecovery(Cycle& c, uint64_t id, const std::string& reason) {
   records::JobRecord* job = c.txn.MutableJob(id);
   JobFacts& facts = c.job_facts(id);
   job->mutable_status()->set_step(LargestStep(facts));
+  CloseLedger(c, id, absl::StrCat("the attempt ended: ", reason));
   Step(c, job, JobEvent::kFault, reason);
   job->mutable_status()->set_attempt(job->status().attempt() + 1);
   job->set_fault_counted(false);
@@ -55,10 +57,15 @@ void AddRankEvents(Cycle& c, const records::JobRecord& job,
   for (size_t i = 0; i < failures.size() && i < kEventsMax; ++i) {
     const RankFailure& f = failures[i];
     if (f.kind == FailureKind::kNodeLost) continue;
-    const char* kind = f.kind == FailureKind::kStopped ? "rank.stopped" : "rank.exited";
+    const char* kind = f.kind == FailureKind::kStopped ? "rank.stopped"
+                       : f.kind == FailureKind::kHung  ? "rank.hung"
+                                                       : "rank.exited";
     const bool by_itself = f.kind == FailureKind::kExit || f.kind == FailureKind::kStoreLost;
     const std::string how = by_itself ? DescribeExit(f.exit_code) : f.detail;
-    AddJobEvent(c, job, kind, absl::StrCat("rank ", f.rank, how.empty() ? "" : ": ", how), f.node);
+    const std::string text = f.kind == FailureKind::kHung
+                                 ? f.detail
+                                 : absl::StrCat("rank ", f.rank, how.empty() ? "" : ": ", how);
+    AddJobEvent(c, job, kind, text, f.node);
   }
 }
 

@@ -96,6 +96,15 @@ void AbsorbRank(Cycle& c, const records::JobRecord& job, const std::string& node
   }
 }
 
+// Levels only: an edge says nothing of the time around it.
+void AbsorbQuiet(JobFacts* facts, const records::JobRecord& job, const v1::RankReport& report) {
+  const auto rank = facts->ranks.find(report.rank());
+  if (rank == facts->ranks.end() || report.attempt() != job.last_run_attempt()) return;
+  ++rank->second.levels;
+  rank->second.quiet_levels = report.has_quiet() ? rank->second.quiet_levels + 1 : 0;
+  rank->second.quiet = report.quiet();
+}
+
 std::vector<Point> SealedPoints(const v1::RankReport& report) {
   std::vector<Point> points;
   for (const auto& id : report.sealed()) points.push_back({id.attempt(), id.step()});
@@ -169,6 +178,7 @@ void AbsorbJob(Cycle& c, const records::JobRecord& job, const std::string& node,
     const bool stopped = rank.phase() == v1::RANK_PHASE_STOPPED;
     const int64_t happened_ns = stopped ? c.now.mono_ns : AgeToNs(rank.exit_age_ms(), c.now);
     AbsorbRank(c, job, node, rank, happened_ns);
+    AbsorbQuiet(&facts, job, rank);
   }
   AbsorbArenas(&facts, node, on_node);
   AbsorbMissing(c, job, node, &on_node);

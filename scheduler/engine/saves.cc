@@ -234,6 +234,7 @@ void NoteCompleteSnapshots(Cycle& c, const records::JobRecord& job) {
   if (newest.attempt == 0) return;
   if (newest.attempt != job.last_run_attempt() || newest.step <= facts.newest_complete_step) return;
   facts.newest_complete_step = newest.step;
+  facts.newest_complete_ns = c.now.mono_ns;
   MarkDirty(c, job);
 }
 

@@ -23,7 +23,8 @@ enum class RecordKind : uint8_t {
   kNode = 'n',
   kCheckpoint = 'c',
   kKey = 'k',
-  kEvent = 'e'
+  kEvent = 'e',
+  kLedger = 'l'
 };
 
 std::string EncodeRecord(RecordKind kind, const google::protobuf::MessageLite& message);

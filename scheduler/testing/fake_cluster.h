@@ -32,6 +32,7 @@ struct FakeRank {
   uint32_t worker_phase = 0;
   bool oom = false;
   std::string stderr_tail = {};
+  std::optional<v1::Quiet> quiet = {};  // what its agent says of it in each level
   bool alive() const { return phase == v1::RANK_PHASE_RUNNING || phase == v1::RANK_PHASE_STOPPED; }
 };
 

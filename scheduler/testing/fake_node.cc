@@ -28,6 +28,7 @@ v1::RankReport FakeNode::RankOf(uint64_t job, uint32_t rank, int64_t now_ns) con
       report.set_first_step_age_ms((now_ns - r.first_step_ns) / kNsPerMs);
     }
   }
+  if (r.quiet.has_value()) *report.mutable_quiet() = *r.quiet;
   if (!r.alive()) report.set_exit_age_ms((now_ns - r.ended_ns) / kNsPerMs);
   const auto arena = on_node.arenas.find(rank);
   if (arena != on_node.arenas.end()) {

@@ -38,7 +38,8 @@ class RunCase(unittest.TestCase):
         process = subprocess.Popen(
             [os.path.join(built_binaries(), "holdfast"), "run", *map(str, arguments)], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.directory,
-            env={**os.environb, b"TMPDIR": self.directory.encode(), b"PYTHON_EXEC": sys.executable.encode(),
+            env={**os.environb, b"TMPDIR": self.directory.encode(), b"HOLDFAST_LEDGER": b"",
+                 b"PYTHON_EXEC": sys.executable.encode(),
                  **{os.fsencode(k): os.fsencode(v) for k, v in (environment or {}).items()}})
         self.started.append(process)
         return process

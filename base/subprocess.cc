@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/subprocess.h"
+#include "base/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 extern char** environ;
 
-namespace holdfast::cli {
+namespace holdfast {
 namespace {
 
 std::vector<char*> Pointers(const std::vector<std::string>& argv) {
@@ -133,4 +133,4 @@ absl::Status BecomeProgram(const std::vector<std::string>& argv) {
   return ErrnoStatus(errno, absl::StrCat("cannot start ", argv[0]));
 }
 
-}  // namespace holdfast::cli
+}  // namespace holdfast

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a sibling program to its end, or becomes it.
-#ifndef HOLDFAST_CLI_SUBPROCESS_H_
-#define HOLDFAST_CLI_SUBPROCESS_H_
+#ifndef HOLDFAST_BASE_SUBPROCESS_H_
+#define HOLDFAST_BASE_SUBPROCESS_H_
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace holdfast::cli {
+namespace holdfast {
 
 struct ProgramResult {
   int exit_code = 0;         // 128 + signal when killed
@@ -32,6 +32,6 @@ absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& argv,
 // Replaces this process; returns only when that failed.
 absl::Status BecomeProgram(const std::vector<std::string>& argv);
 
-}  // namespace holdfast::cli
+}  // namespace holdfast
 
-#endif  // HOLDFAST_CLI_SUBPROCESS_H_
+#endif  // HOLDFAST_BASE_SUBPROCESS_H_

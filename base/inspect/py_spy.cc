@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/look/py_spy.h"
+#include "base/inspect/py_spy.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file_system.h"
-#include "cli/subprocess.h"
+#include "base/subprocess.h"
 
-namespace holdfast::cli {
+namespace holdfast::inspect {
 namespace {
 
 constexpr size_t kDumpBytesMax = 8 << 20;
@@ -48,7 +48,7 @@ bool IsTrustedAllTheWay(std::string path) {
   return false;
 }
 
-std::vector<std::string> BesideInterpreter(const inspect::ProcFs& proc, pid_t pid) {
+std::vector<std::string> BesideInterpreter(const ProcFs& proc, pid_t pid) {
   std::vector<std::string> found;
   const std::vector<std::string> arguments = proc.Arguments(pid);
   if (!arguments.empty() && arguments[0].rfind('/', 0) == 0)
@@ -65,13 +65,12 @@ std::string TextOf(const nlohmann::json& object, const char* key) {
 
 }  // namespace
 
-bool IsPython(const inspect::ProcFs& proc, pid_t pid) {
+bool IsPython(const ProcFs& proc, pid_t pid) {
   const auto exe = proc.ReadLink(pid, "exe");
   return exe.ok() && IsPythonName(BaseName(*exe));
 }
 
-absl::StatusOr<std::string> FindPySpy(const inspect::ProcFs& proc, pid_t pid,
-                                      const std::string& path) {
+absl::StatusOr<std::string> FindPySpy(const ProcFs& proc, pid_t pid, const std::string& path) {
   std::string refused;
   const auto owner = proc.Owner(pid);
   const bool ours = owner.ok() && *owner == ::geteuid();  // its directory's code runs as us already
@@ -136,4 +135,4 @@ std::string StackText(const std::vector<PythonFrame>& frames, size_t most) {
   return absl::StrJoin(parts, " < ");
 }
 
-}  // namespace holdfast::cli
+}  // namespace holdfast::inspect
