@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/rank/collectives.h"
+
 namespace holdfast::rank {
 namespace {
 
@@ -18,6 +20,7 @@ constexpr int kSeqlockTries = 1000;  // then the writer is taken for dead or sto
 constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kStepRingOffset = RoundUp(sizeof(RecorderHeader), 128);
 constexpr size_t kMessageOffset = kStepRingOffset + sizeof(StepSlot) * kStepSlots;
+constexpr size_t kCollectivesOffset = RoundUp(kMessageOffset + kMessageBytes, kPageBytes);
 
 template <typename T>
 void StoreRelease(T* to, T value) {
@@ -30,7 +33,8 @@ T LoadAcquire(T* from) {
 
 struct Geometry {
   uint64_t magic, total_bytes, step_ring_offset, message_offset, op_ring_offset, op_ring_bytes;
-  uint32_t version, header_bytes, step_slots, message_bytes;
+  uint64_t collectives_offset, collectives_bytes;
+  uint32_t version, layout, header_bytes, step_slots, message_bytes;
 };
 
 Geometry CopyGeometry(RecorderHeader* h) {
@@ -45,11 +49,22 @@ Geometry CopyGeometry(RecorderHeader* h) {
   g.message_offset = LoadAcquire(&h->message_offset);
   g.op_ring_offset = LoadAcquire(&h->op_ring_offset);
   g.op_ring_bytes = LoadAcquire(&h->op_ring_bytes);
+  g.layout = LoadAcquire(&h->layout);
+  g.collectives_offset = LoadAcquire(&h->collectives_offset);
+  g.collectives_bytes = LoadAcquire(&h->collectives_bytes);
   return g;
 }
 
 bool Inside(uint64_t offset, uint64_t length, uint64_t from, uint64_t bytes) {
   return offset >= from && offset <= bytes && length <= bytes - offset;
+}
+
+// Layout 1 has none. A newer layout than ours keeps what was in ours, or it raises `version`.
+bool HasCollectives(const Geometry& g) { return g.layout >= 2; }
+
+bool CollectivesFit(const Geometry& g, size_t bytes) {
+  return g.collectives_offset % alignof(CollectiveSlot) == 0 &&
+         Inside(g.collectives_offset, g.collectives_bytes, g.header_bytes, bytes);
 }
 
 // Null when the numbers describe a recorder that fits into `bytes`.
@@ -72,6 +87,8 @@ const char* Problem(const Geometry& g, size_t bytes) {
     return "recorder: the message area leaves the mapping";
   if (g.op_ring_offset != 0 || g.op_ring_bytes != 0)
     return "recorder: version 1 has no operation ring";
+  if (HasCollectives(g) && !CollectivesFit(g, bytes))
+    return "recorder: the collectives leave the mapping";
   return nullptr;
 }
 
@@ -81,7 +98,16 @@ char* MessageArea(RecorderHeader* header, uint64_t offset) {
 
 }  // namespace
 
-size_t RecorderBytes() { return RoundUp(kMessageOffset + kMessageBytes, kPageBytes); }
+size_t RecorderBytes() { return RoundUp(kCollectivesOffset + CollectivesBytes(), kPageBytes); }
+
+bool CollectivesIn(void* base, size_t bytes, uint64_t* offset, uint64_t* length) {
+  if (bytes < sizeof(RecorderHeader)) return false;
+  const Geometry g = CopyGeometry(static_cast<RecorderHeader*>(base));
+  if (Problem(g, bytes) != nullptr || !HasCollectives(g)) return false;
+  *offset = g.collectives_offset;
+  *length = g.collectives_bytes;
+  return true;
+}
 
 void InitRecorder(void* base, uint64_t job, uint64_t attempt, uint32_t rank, uint32_t world_size) {
   auto* h = static_cast<RecorderHeader*>(base);
@@ -98,6 +124,10 @@ void InitRecorder(void* base, uint64_t job, uint64_t attempt, uint32_t rank, uin
   h->message_offset = kMessageOffset;
   h->op_ring_offset = 0;
   h->op_ring_bytes = 0;
+  h->layout = kRecorderLayout;
+  h->collectives_offset = kCollectivesOffset;
+  h->collectives_bytes = CollectivesBytes();
+  InitCollectives(static_cast<char*>(base) + kCollectivesOffset);
   h->control.attempt_current.store(attempt, std::memory_order_relaxed);
   StoreRelease(&h->magic, kRecorderMagic);
 }

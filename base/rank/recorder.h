@@ -17,7 +17,11 @@ namespace holdfast::rank {
 
 inline constexpr uint64_t kRecorderMagic =
     0x3152434552465548ull;  // "HUFRECR1" as little-endian bytes
+// `version` is the oldest layout whose readers can read this recorder, `layout` the newest whose
+// parts are in it. Layout 2 adds collectives and leaves all of layout 1 in place: the keeper, which
+// makes the recorder, cannot know how old the client library in a job's image is.
 inline constexpr uint32_t kRecorderVersion = 1;
+inline constexpr uint32_t kRecorderLayout = 2;
 inline constexpr uint32_t kStepSlots = 1024;
 inline constexpr uint32_t kMessageBytes = 2048;
 
@@ -106,9 +110,13 @@ struct RecorderHeader {
   uint32_t message_bytes;  // kMessageBytes
   uint64_t step_ring_offset;
   uint64_t message_offset;
-  uint64_t op_ring_offset;  // 0 in version 1: no operation ring
+  uint64_t op_ring_offset;  // 0: readers of layout 1 refuse anything else
   uint64_t op_ring_bytes;
-  uint64_t reserved[4];
+  uint32_t layout;  // kRecorderLayout; 0 in recorders of layout 1, as all that follows
+  uint32_t reserved_layout;
+  uint64_t collectives_offset;  // base/rank/collectives.h
+  uint64_t collectives_bytes;
+  uint64_t reserved;
   ControlLine control;
   ProgressLine progress;
   alignas(64) std::atomic<uint64_t> pid;
@@ -119,12 +127,17 @@ struct RecorderHeader {
   std::atomic<uint32_t> snapshots_skipped;
   uint32_t pad[9];
 };
-static_assert(sizeof(RecorderHeader) % 64 == 0);
+static_assert(sizeof(RecorderHeader) == 320 && offsetof(RecorderHeader, control) == 128,
+              "layout 1 is frozen into images");
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// Bytes of a recorder of this version (a multiple of the page size).
+// Bytes of a recorder of this layout (a multiple of the page size).
 size_t RecorderBytes();
+
+// Where a recorder that is mapped with `bytes` has its collectives. False when it has none (layout
+// 1) or they are not inside.
+bool CollectivesIn(void* base, size_t bytes, uint64_t* offset, uint64_t* length);
 
 // Fills a zeroed mapping of RecorderBytes() bytes.
 void InitRecorder(void* base, uint64_t job, uint64_t attempt, uint32_t rank, uint32_t world_size);
