@@ -119,6 +119,25 @@ int hf_should_stop(const hf_session* s) { return static_cast<int>(s->session->Sh
 int hf_attempt_is_current(const hf_session* s) { return s->session->AttemptIsCurrent() ? 1 : 0; }
 uint64_t hf_save_requests(const hf_session* s) { return s->session->SaveRequests(); }
 
+int hf_records_collectives(const hf_session* s) { return s->session->RecordsCollectives() ? 1 : 0; }
+
+int hf_group(hf_session* s, const char* name, const uint32_t* ranks, uint32_t size,
+             uint32_t* group) {
+  return Guarded([&] { return s->session->AddGroup(name, ranks, size, group); });
+}
+
+uint64_t hf_collective_begin(hf_session* s, uint32_t group, uint32_t kind, uint32_t dtype,
+                             int32_t peer, uint64_t bytes) {
+  return s->session->BeginCollective({group, kind, dtype, peer, bytes});
+}
+
+void hf_collective_end(hf_session* s, uint64_t operation, uint32_t outcome) {
+  using holdfast::rank::CollectiveOutcome;
+  const bool known = outcome >= holdfast::rank::kFinished && outcome <= holdfast::rank::kEndUnseen;
+  s->session->EndCollective(
+      operation, known ? static_cast<CollectiveOutcome>(outcome) : holdfast::rank::kEndUnseen);
+}
+
 int hf_prepare_snapshots(hf_session* s, const hf_tensor* tensors, size_t count, uint32_t buffers) {
   return Guarded([&] {
     return s->session->WantArena(holdfast::ckpt::SnapshotBytes(Views(tensors, count)), buffers,

@@ -7,8 +7,8 @@
  * Holdfast.
  *
  * Functions that can fail return 0 or an errno; hf_last_error() says more about the newest failure
- * in this thread. Threads: hf_store_* from any thread; everything else from one thread. Times:
- * steps count from 1, durations in ms or ns as named.
+ * in this thread. Threads: hf_store_*, hf_group and hf_collective_* from any thread; everything
+ * else from one thread. Times: steps count from 1, durations in ms or ns as named.
  *
  *   hf_session* hf;
  *   if (hf_init(&hf, 10000)) die(hf_last_error());
@@ -79,6 +79,26 @@ int hf_should_stop(const hf_session* session); /* 0, or why: 1 cancel, 2 preempt
 int hf_attempt_is_current(const hf_session* session);
 /* Grows each time somebody asks for a checkpoint now (`holdfast save`). */
 uint64_t hf_save_requests(const hf_session* session);
+
+/* Collective operations, so that a hang can be explained: which operation a rank is in, and which
+ * rank has not begun the one that the others wait in. Since 1.1 of the library (HOLDFAST_1_1).
+ *
+ * hf_records_collectives: 1 when there is a place for them; 0 (detached, or an agent that is older
+ * than this library) and the other calls do nothing. hf_group: once for each process group that is
+ * made, the same name and ranks (of the job, in the group's order) on all of them; NULL: ranks not
+ * known. *group is then for hf_collective_begin; 0 is no group, and its operations are not
+ * recorded. ENOSPC: too many groups in this process.
+ *
+ * kind: 0 other, 1 all_reduce, 2 all_gather, 3 reduce_scatter, 4 broadcast, 5 all_to_all, 6 send, 7
+ * recv, 8 barrier, 9 reduce, 10 gather, 11 scatter. dtype as in hf_tensor, 0: none. peer: root,
+ * destination or source in the group, -1: none. What hf_collective_begin gives goes to
+ * hf_collective_end, once, with outcome 1 finished, 2 failed, 3 ended unseen. */
+int hf_records_collectives(const hf_session* session);
+int hf_group(hf_session* session, const char* name, const uint32_t* ranks, uint32_t size,
+             uint32_t* group);
+uint64_t hf_collective_begin(hf_session* session, uint32_t group, uint32_t kind, uint32_t dtype,
+                             int32_t peer, uint64_t bytes);
+void hf_collective_end(hf_session* session, uint64_t operation, uint32_t outcome);
 
 int hf_prepare_snapshots(hf_session* session, const hf_tensor* tensors, size_t count,
                          uint32_t buffers);

@@ -27,6 +27,14 @@ TEST(HoldfastTest, DetachedCallsAreHarmless) {
   const hf_tensor tensor = {"w", 1, 1, shape, offset, shape, 0, weights, sizeof(weights)};
   EXPECT_EQ(hf_prepare_snapshots(hf, &tensor, 1, 2), 0);
   EXPECT_EQ(hf_snapshot(hf, &tensor, 1, 1, 8, 1, nullptr), 0);
+  uint32_t group = 7;
+  const uint32_t ranks[] = {0, 1};
+  EXPECT_EQ(hf_records_collectives(hf), 0);
+  EXPECT_EQ(hf_group(hf, "g", ranks, 2, &group), 0);
+  EXPECT_EQ(group, 0u);
+  EXPECT_EQ(hf_collective_begin(hf, 1, 1, 1, -1, 4096), 0u);
+  hf_collective_end(hf, 0, 1);
+  hf_collective_end(hf, uint64_t{1} << 48 | 1, 4711);
   uint64_t samples = 0;
   EXPECT_EQ(hf_restore(hf, &tensor, 1, &samples), ENOENT);
   EXPECT_EQ(hf_store_set(hf, "k", "v", 1), ENOTCONN);

@@ -142,6 +142,7 @@ struct Session::Impl {
   uint64_t restore_step = 0, restore_attempt = 0;
   Mapping recorder_map, arena_map;
   rank::RecorderWriter recorder;
+  rank::CollectiveWriter collectives;
   bool first_step_told = false;
   std::optional<bool> agent_seen;  // when readiness was asked; what the ranks agreed on then must
                                    // still hold at Take
@@ -171,6 +172,7 @@ Error Session::Impl::TakeRecorder(const WireReply& welcome) {
   if (!rank::RecorderReader::Validate(recorder_map.base(), recorder_map.bytes(), &reason))
     return {EPROTO, reason};
   recorder = rank::RecorderWriter(recorder_map.base());
+  collectives = rank::CollectiveWriter(recorder_map.base(), recorder_map.bytes());
   rank::RecorderHeader* header = recorder.header();
   job = header->job;
   rank = static_cast<uint32_t>(welcome.message.args[1]);
@@ -321,6 +323,28 @@ void Session::FinishStep(const rank::StepRecord& record) {
 
 void Session::SetLastWords(std::string_view text) {
   if (!Detached()) impl_->recorder.SetMessage(text.data(), text.size());
+}
+
+bool Session::RecordsCollectives() const { return impl_->collectives.valid(); }
+
+Error Session::AddGroup(const char* name, const uint32_t* ranks, uint32_t size, uint32_t* group) {
+  *group = 0;
+  if (!RecordsCollectives()) return {};
+  if (size == 0) return Invalid("group '" + std::string(name) + "': has no ranks");
+  *group = impl_->collectives.AddGroup(name, ranks, size);
+  if (*group != 0) return {};
+  return {ENOSPC, "group '" + std::string(name) + "': this process has made more than " +
+                      std::to_string(rank::kCollectiveGroupsMax) +
+                      " groups; the operations of those made later are not recorded"};
+}
+
+uint64_t Session::BeginCollective(const rank::CollectiveBegin& operation) {
+  if (!RecordsCollectives()) return 0;
+  return impl_->collectives.Begin(operation, static_cast<uint64_t>(MonoNs()));
+}
+
+void Session::EndCollective(uint64_t handle, rank::CollectiveOutcome outcome) {
+  if (handle != 0) impl_->collectives.End(handle, outcome, static_cast<uint64_t>(MonoNs()));
 }
 
 Error Session::WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors) {

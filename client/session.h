@@ -5,8 +5,8 @@
 //
 // Without HOLDFAST_SOCKET in the environment Connect() gives a detached session on which everything
 // is a harmless no-op (Detached() is true), so that a program runs the same without Holdfast.
-// Threads: store calls may come from any thread (one request at a time on the wire); everything
-// else belongs to one thread.
+// Threads: store calls may come from any thread (one request at a time on the wire), those about
+// collectives too; everything else belongs to one thread.
 #ifndef HOLDFAST_CLIENT_SESSION_H_
 #define HOLDFAST_CLIENT_SESSION_H_
 
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/rank/collectives.h"
 #include "base/rank/recorder.h"
 #include "ckpt/client/snapshot.h"
 
@@ -50,6 +51,15 @@ class Session {
   void EnterPhase(rank::Phase phase, uint64_t step, uint32_t micro_batch = 0);
   void FinishStep(const rank::StepRecord& record);
   void SetLastWords(std::string_view text);
+
+  // Collective operations (base/rank/collectives.h), for those who look for the rank that holds up
+  // the others. False, and every call does nothing: detached, or the keeper is older than they are.
+  bool RecordsCollectives() const;
+  // The number of a process group of `size` ranks; `ranks` may be null: not known. ENOSPC when
+  // there are too many in this process.
+  Error AddGroup(const char* name, const uint32_t* ranks, uint32_t size, uint32_t* group);
+  uint64_t BeginCollective(const rank::CollectiveBegin& operation);
+  void EndCollective(uint64_t handle, rank::CollectiveOutcome outcome);
 
   // The arena: asked for once, before the first step. The keeper has touched its pages.
   Error WantArena(uint64_t data_bytes, uint32_t buffers, uint32_t tensors);

@@ -167,6 +167,55 @@ TEST(SessionTest, KnowsWhoItIsAndMarksItsRecorder) {
   EXPECT_EQ(session->ShouldStop(), rank::kStopPreempt);
 }
 
+TEST(SessionTest, CollectivesReachTheRecorder) {
+  FakeKeeper keeper([](int, const Message&, const std::string&) {});
+  auto session = Connected();
+  ASSERT_NE(session, nullptr);
+  EXPECT_TRUE(session->RecordsCollectives());
+  uint32_t group = 0;
+  const uint32_t ranks[] = {1, 3};
+  EXPECT_EQ(session->AddGroup("g", ranks, 0, &group).code, EINVAL);
+  EXPECT_FALSE(session->AddGroup("g", ranks, 2, &group));
+  EXPECT_EQ(group, 1u);
+  const uint64_t first = session->BeginCollective({group, rank::kAllReduce, 1, -1, 64});
+  // Another thread sees it end.
+  std::thread([&] { session->EndCollective(first, rank::kFailed); }).join();
+  session->BeginCollective({group, rank::kSend, 1, 1, 8});
+  session->EndCollective(0, rank::kFinished);
+  const rank::CollectiveReader reader(keeper.recorder(), rank::RecorderBytes());
+  const auto operations = reader.Operations();
+  ASSERT_EQ(operations.size(), 2u);
+  EXPECT_EQ(operations[0].bytes, 64u);
+  EXPECT_EQ(operations[0].outcome, rank::kFailed);
+  EXPECT_GT(operations[0].begin_ns, 0u);
+  EXPECT_GE(operations[0].end_ns, operations[0].begin_ns);
+  EXPECT_EQ(operations[1].kind, rank::kSend);
+  EXPECT_EQ(operations[1].end_ns, 0u);
+  while (group != 0 && group < rank::kCollectiveGroupsMax)
+    ASSERT_FALSE(session->AddGroup("g", nullptr, 2, &group));
+  const Error full = session->AddGroup("late", ranks, 2, &group);
+  EXPECT_EQ(full.code, ENOSPC);
+  EXPECT_NE(full.message.find("'late'"), std::string::npos);
+  EXPECT_EQ(group, 0u);
+}
+
+// The keeper of a job that was started before the node was upgraded.
+TEST(SessionTest, AKeeperWithoutCollectivesIsHarmless) {
+  FakeKeeper keeper([](int, const Message&, const std::string&) {});
+  keeper.recorder()->layout = 0;
+  keeper.recorder()->collectives_offset = keeper.recorder()->collectives_bytes = 0;
+  auto session = Connected();
+  ASSERT_NE(session, nullptr);
+  EXPECT_FALSE(session->RecordsCollectives());
+  uint32_t group = 7;
+  EXPECT_FALSE(session->AddGroup("g", nullptr, 2, &group));
+  EXPECT_EQ(group, 0u);
+  EXPECT_EQ(session->BeginCollective({1, rank::kAllReduce, 1, -1, 64}), 0u);
+  session->EndCollective(uint64_t{1} << 48 | 1, rank::kFinished);
+  session->EnterPhase(rank::kPhaseForward, 2);
+  EXPECT_EQ(keeper.recorder()->progress.step.load(), 2u);
+}
+
 TEST(SessionTest, StoreCallsCarryTheirArguments) {
   FakeKeeper keeper([](int socket, const Message& m, const std::string& payload) {
     const std::string key = payload.substr(0, m.args[0]), rest = payload.substr(m.args[0]);
