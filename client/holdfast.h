@@ -81,7 +81,7 @@ int hf_attempt_is_current(const hf_session* session);
 uint64_t hf_save_requests(const hf_session* session);
 
 /* Collective operations, so that a hang can be explained: which operation a rank is in, and which
- * rank has not begun the one that the others wait in. Since 1.1 of the library (HOLDFAST_1_1).
+ * rank has not begun the one that the others wait in.
  *
  * hf_records_collectives: 1 when there is a place for them; 0 (detached, or an agent that is older
  * than this library) and the other calls do nothing. hf_group: once for each process group that is
