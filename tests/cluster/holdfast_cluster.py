@@ -285,6 +285,15 @@ class Cluster:
                 found.update(recorders.steps_of_keeper(pid))
         return found
 
+    def collectives(self, job):
+        """{rank: recorders.Collectives} of the newest attempt, read from outside while the ranks run."""
+        found = {}
+        for node in self.node_names():
+            pid = self.keeper_pid(node, job)
+            if pid:
+                found.update(recorders.collectives_of_keeper(pid))
+        return found
+
     def committed_steps(self, job):
         """The steps of its committed checkpoints, by what holdfast-ckpt says of the files alone."""
         result = self.tool("holdfast-ckpt", "ls", "--store", self.store(), "--json")

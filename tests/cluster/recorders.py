@@ -18,6 +18,17 @@ READ_BYTES = PROGRESS_OFFSET + PROGRESS.size
 STEP_SLOT = struct.Struct("<QQQddddQQ")
 STEP_SLOT_BYTES = 128
 
+LAYOUT = struct.Struct("<I4xQQ")  # layout, offset and bytes of the collectives
+LAYOUT_OFFSET = 88
+COLLECTIVES = struct.Struct("<IIIIQ40xQ")
+GROUP_AT = 128
+GROUP = struct.Struct("<IIIIQ64s40xQQQ8xQQQ8x")
+GROUP_BYTES, GROUP_RANKS_OFFSET, GROUP_RANKS_LISTED = 320, 192, 32
+OPERATION = struct.Struct("<QQQQQQQBBBBi")
+KINDS = ("other", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv", "barrier",
+         "reduce", "gather", "scatter")
+OUTCOMES = ("running", "finished", "failed", "unseen")
+
 
 class Step(NamedTuple):
     step: int
@@ -36,6 +47,61 @@ class Recorder(NamedTuple):
     phase: int
     first_step_done_s: float  # CLOCK_MONOTONIC as time.monotonic() gives it; 0: no step of this attempt is finished
     first_step: int
+
+
+class Counts(NamedTuple):
+    begun: int
+    ended: int
+    failed: int
+
+
+class Group(NamedTuple):
+    name: str
+    size: int
+    digest: int            # of its ranks
+    ranks: tuple           # the first 32 of them; (): not known
+    collectives: Counts
+    point_to_point: Counts
+
+    @property
+    def key(self):
+        """What the same group has on all its ranks."""
+        return self.name, self.size, self.digest
+
+
+class Operation(NamedTuple):
+    ticket: int
+    number: int            # in its group; sends and receives count apart
+    begin_s: float         # CLOCK_MONOTONIC as time.monotonic() gives it
+    end_s: float           # 0: it runs
+    bytes: int
+    step: int
+    group: int             # index in Collectives.groups
+    kind: str
+    dtype: int
+    outcome: str
+    peer: int
+
+
+class Collectives(NamedTuple):
+    groups: list
+    operations: list       # as far as the ring still holds them, oldest first
+
+    @property
+    def running(self):
+        return [operation for operation in self.operations if operation.outcome == "running"]
+
+    def counts(self, key):
+        """Of the newest group with this key; a rank that has none has begun nothing in it."""
+        return next((group.collectives for group in reversed(self.groups) if group.key == key), Counts(0, 0, 0))
+
+
+def behind(of_ranks, key):
+    """{rank: begun} of the members of a group that have begun fewer of its collectives than another, by {rank:
+    Collectives}: those that the others wait for."""
+    members = next(group.ranks for one in of_ranks.values() for group in one.groups if group.key == key)
+    begun = {rank: one.counts(key).begun for rank, one in of_ranks.items() if rank in members}
+    return {rank: count for rank, count in begun.items() if count < max(begun.values())}
 
 
 def parse(data):
@@ -63,13 +129,23 @@ def of_keeper(pid):
 
 def steps_of_keeper(pid):
     """{rank: [Step]} of the newest attempt of each rank, as far as the rings still hold them."""
+    return {rank: parse_steps(data) for rank, data in _whole(pid).items()}
+
+
+def collectives_of_keeper(pid):
+    """{rank: Collectives} of the newest attempt of each rank."""
+    return {rank: parse_collectives(data) for rank, data in _whole(pid).items()}
+
+
+def _whole(pid):
+    """{rank: all bytes of the recorder} of the newest attempt of each rank."""
     newest = {}
     for path in _memfds(pid):
         data = _head(path, 1 << 20)
         recorder = parse(data)
         if recorder and recorder.attempt >= newest.get(recorder.rank, (recorder, None))[0].attempt:
             newest[recorder.rank] = (recorder, data)
-    return {rank: parse_steps(data) for rank, (_, data) in newest.items()}
+    return {rank: data for rank, (_, data) in newest.items()}
 
 
 def parse_steps(data):
@@ -84,6 +160,31 @@ def parse_steps(data):
         if step and seq % 2 == 0:
             steps.append(Step(step, loss, done_ns / 1e9, stall_ns / 1e9))
     return sorted(steps)
+
+
+def parse_collectives(data):
+    """What a recorder says of collectives; empty for one of layout 1. Records that were being written are left out."""
+    layout, at, _ = LAYOUT.unpack_from(data, LAYOUT_OFFSET)
+    if layout < 2:
+        return Collectives([], [])
+    slots, groups_max, given, _, _, _ = COLLECTIVES.unpack_from(data, at)
+    groups = [_group(data, at + GROUP_AT + i * GROUP_BYTES) for i in range(min(given, groups_max))]
+    ring = at + GROUP_AT + groups_max * GROUP_BYTES
+    operations = []
+    for slot in range(slots):
+        seq, ticket, number, begin, end, size, step, group, kind, dtype, outcome, peer = \
+            OPERATION.unpack_from(data, ring + slot * OPERATION.size)
+        if ticket and seq % 2 == 0 and ticket % slots == slot:
+            operations.append(Operation(ticket, number, begin / 1e9, end / 1e9, size, step, group - 1, KINDS[kind],
+                                        dtype, OUTCOMES[outcome], peer))
+    return Collectives(groups, sorted(operations))
+
+
+def _group(data, at):
+    _, size, listed, _, digest, name, *counts = GROUP.unpack_from(data, at)
+    ranks = struct.unpack_from(f"<{min(listed, GROUP_RANKS_LISTED)}I", data, at + GROUP_RANKS_OFFSET)
+    return Group(name.split(b"\0")[0].decode(errors="replace"), size, digest, ranks, Counts(*counts[:3]),
+                 Counts(*counts[3:]))
 
 
 def _memfds(pid):

@@ -18,14 +18,15 @@ of a process calls. All ranks call load() and save() in the same order.
 import os
 import warnings
 
+from . import _collectives
 from ._job import Detached, Job
 from ._tree import Replicated
 from .errors import HoldfastError, StaleAttempt, StateDamaged, StateMismatch, StateUnreadable
 
 __version__ = "0.1.0"
 __all__ = ["HoldfastError", "StaleAttempt", "StateDamaged", "StateMismatch", "StateUnreadable", "attached", "attempt",
-           "init", "job", "load", "phase", "prepare", "rank", "replicated", "samples", "save", "should_stop", "step",
-           "world_size"]
+           "init", "job", "load", "phase", "prepare", "rank", "record_collectives", "replicated", "samples", "save",
+           "should_stop", "step", "world_size"]
 
 _this = None
 
@@ -54,6 +55,7 @@ def _after_fork():
     global _this
     if _this is not None:
         _this = Detached()
+    _collectives.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -105,6 +107,13 @@ def should_stop():
     save() it is what all ranks agreed on at the last save(), which has then saved the state to the store; in a program
     that calls neither it is what this rank was told, and others may see it a step sooner or later."""
     return _current().should_stop()
+
+
+def record_collectives():
+    """From now on torch.distributed's collective operations are noted in this rank's recorder, those of process groups
+    that are still to come too: which one this rank is in, and how many it has begun. Called once, before or after
+    init_process_group. stop() of what it gives ends that, and so does its use as a context manager."""
+    return _collectives.start(_current())
 
 
 def replicated(value):

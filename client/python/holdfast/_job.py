@@ -180,6 +180,13 @@ class Job:
             raise StaleAttempt(f"a newer attempt of {self.job_id} has begun; attempt {self.attempt} has no say any "
                                "more")
 
+    @property
+    def native(self):
+        return self._native
+
+    def records_collectives(self):
+        return self._native.records_collectives()
+
     def should_stop(self):
         reason = self._stop if self._saves_together else self._native.should_stop()
         return STOP_REASONS.get(reason, f"reason {reason}") if reason else None

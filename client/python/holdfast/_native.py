@@ -2,6 +2,7 @@
 """libholdfast.so by ctypes: the C ABI of client/holdfast.h, one method a function, errors as exceptions."""
 import ctypes
 import errno
+import functools
 import os
 
 from .errors import HoldfastError, StaleAttempt, StateDamaged, StateUnreadable
@@ -9,7 +10,7 @@ from .errors import HoldfastError, StaleAttempt, StateDamaged, StateUnreadable
 LIBRARY_NAME = "libholdfast.so.1"
 VALUE_BYTES_MAX = 60 << 10  # of the attempt's store
 
-_u64, _u32, _i64, _double = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int64, ctypes.c_double
+_u64, _u32, _i64, _i32, _double = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
 _session, _text, _data = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 
 
@@ -44,6 +45,10 @@ _FUNCTIONS = {  # name: (result, arguments)
     "hf_should_stop": (ctypes.c_int, [_session]),
     "hf_attempt_is_current": (ctypes.c_int, [_session]),
     "hf_save_requests": (_u64, [_session]),
+    "hf_records_collectives": (ctypes.c_int, [_session]),
+    "hf_group": (ctypes.c_int, [_session, _text, ctypes.POINTER(_u32), _u32, ctypes.POINTER(_u32)]),
+    "hf_collective_begin": (_u64, [_session, _u32, _u32, _u32, _i32, _u64]),
+    "hf_collective_end": (None, [_session, _u64, _u32]),
     "hf_prepare_snapshots": (ctypes.c_int, [_session, _tensors, ctypes.c_size_t, _u32]),
     "hf_restore_step": (_u64, [_session]),
     "hf_restore_list": (ctypes.c_int, [_session, ctypes.POINTER(_tensors), ctypes.POINTER(ctypes.c_size_t)]),
@@ -173,6 +178,28 @@ class Session:
 
     def save_requests(self):
         return self._library.hf_save_requests(self.handle)
+
+    def records_collectives(self):
+        return bool(self._library.hf_records_collectives(self.handle))
+
+    def add_group(self, name, ranks, size):
+        """The number of a process group; `ranks` None: not known."""
+        number = _u32()
+        array = None if ranks is None else (_u32 * size)(*ranks)
+        self._check(self._library.hf_group(self.handle, name.encode("utf-8", "replace"), array, size,
+                                           ctypes.byref(number)))
+        return number.value
+
+    def collective_calls(self):
+        """(begin(group, kind, dtype, peer, bytes) -> operation, end(operation, outcome)), for any thread. They take a
+        tenth of a microsecond, and giving up the interpreter for that could cost milliseconds to get it back."""
+        library = ctypes.PyDLL(None, handle=self._library._handle)
+        calls = []
+        for name in ("hf_collective_begin", "hf_collective_end"):
+            function = library[name]
+            function.restype, function.argtypes = _FUNCTIONS[name]
+            calls.append(functools.partial(function, self.handle))
+        return calls
 
     def prepare_snapshots(self, boxes, buffers):
         array = BoxArray(boxes)

@@ -14,6 +14,11 @@ _NAMES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4, "int8": 5, "u
 _CODES = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
 
 
+def dtype_code(dtype):
+    """0 for one without a code."""
+    return _CODES.get(dtype, 0)
+
+
 def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
