@@ -23,13 +23,14 @@ HOST_BACKENDS = ("gloo", "mpi")
 
 # Names of c10d's operations without case, "_" and what says only in which form the tensors come.
 _FAMILIES = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-             "broadcast": "broadcast", "alltoall": "all_to_all", "send": "send", "recvanysource": "recv", "recv": "recv",
-             "barrier": "barrier", "reduce": "reduce", "gather": "gather", "scatter": "scatter"}
+             "broadcast": "broadcast", "alltoall": "all_to_all", "send": "send", "recv": "recv", "barrier": "barrier",
+             "reduce": "reduce", "gather": "gather", "scatter": "scatter"}
 # Of class ProcessGroup. Not monitored_barrier: no other way knows it.
 _METHODS = ("allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
-            "allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
-            "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource",
-            "reduce", "gather", "scatter")
+            "allgather_into_tensor_coalesced", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter",
+            "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "reduce_scatter_single",
+            "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "barrier", "send",
+            "recv", "recv_anysource", "reduce", "gather", "gather_into_tensor", "gather_single", "scatter")
 
 
 def kind_of(name):
