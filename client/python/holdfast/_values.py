@@ -34,13 +34,18 @@ class Unencodable(Exception):
 
 def encode(value):
     """The whole tensor: header, body, zeros."""
+    whole = encode_tight(value)
+    return bytearray(whole.ljust(capacity(len(whole)), b"\0"))
+
+
+def encode_tight(value):
+    """Header and body alone, for where nothing else depends on the size."""
     out = bytearray()
     _write(value, out, 0)
     if len(out) > ENCODED_BYTES_MAX:
         raise HoldfastError(f"the plain values of the state take {len(out)} bytes, at most {ENCODED_BYTES_MAX}; "
                             "keep large data in tensors or bytearrays")
-    whole = HEADER.pack(MAGIC, VERSION, 0, len(out)) + bytes(out)
-    return bytearray(whole.ljust(capacity(len(whole)), b"\0"))
+    return HEADER.pack(MAGIC, VERSION, 0, len(out)) + bytes(out)
 
 
 def capacity(size):
