@@ -6,7 +6,8 @@ import os
 import threading
 import time
 
-from ._dcp_format import COMMIT_NAME, DATA_NAME, DIGESTS, UNFINISHED_NAME, Entry, piece_count, read_commit
+from ._dcp_format import (COMMIT_NAME, DATA_NAME, DIGESTS, UNFINISHED_NAME, Entry, piece_bytes_of, piece_count,
+                          read_commit)
 from .errors import HoldfastError, StateDamaged, StateUnreadable
 
 STRIDE_BYTES = 1 << 20  # digested and copied in one go: it stays in the processor's cache between the two
@@ -104,84 +105,95 @@ def _write_all(fd, view, at):
         view, at = view[written:], at + written
 
 
-class _Item:
-    """An item while its pieces are written."""
-
-    __slots__ = ("fqn", "offset", "dtype", "shape", "begin", "nbytes", "digests")
-
-    def __init__(self, fqn, offset, dtype, shape, begin, nbytes, pieces):
-        self.fqn, self.offset, self.dtype, self.shape = fqn, offset, dtype, shape
-        self.begin, self.nbytes, self.digests = begin, nbytes, [None] * pieces
-
-
 class DataFile:
-    """The file of one rank in one save. Its name is new: no file of an earlier save is ever touched."""
+    """A file of one thread of one rank in one save. Its name is new: no file of an earlier save is ever touched."""
 
-    def __init__(self, directory, rank, piece_bytes, algorithm=None):
-        self.directory, self.name = directory, f"holdfast-dcp-{os.urandom(8).hex()}-{rank}.data"
-        self.algorithm, self._piece_bytes = algorithm or fastest_digest(), piece_bytes
-        self._part = os.path.join(directory, self.name + ".part")
+    def __init__(self, directory, rank, algorithm):
+        self.name, self._end, self._algorithm = f"holdfast-dcp-{os.urandom(8).hex()}-{rank}.data", 0, algorithm
+        self._path = os.path.join(directory, self.name)
+        self._part = self._path + ".part"
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._items, self._end = [], 0
 
-    def write(self, sources, threads):
-        """`sources` yields (fqn, offset, dtype, shape, bytes-like, what keeps it alive); one Entry for each."""
-        pump(self._batches(sources), self._write_batch, threads)
-        return [Entry(i.fqn, i.offset, i.dtype, i.shape, self.name, i.begin, i.nbytes, self.algorithm,
-                      tuple(i.digests)) for i in self._items]
-
-    def _batches(self, sources):
-        """Lists of (item, number of the piece, its bytes, keep), one behind the other in the file."""
-        batch, size = [], 0
-        for fqn, offset, dtype, shape, view, keep in sources:
-            nbytes = len(view)
-            item = _Item(fqn, offset, dtype, shape, self._end, nbytes, piece_count(nbytes, self._piece_bytes))
-            self._items.append(item)
-            self._end += nbytes
-            for number in range(len(item.digests)):
-                piece = view[number * self._piece_bytes:(number + 1) * self._piece_bytes]
-                if batch and size + len(piece) > BATCH_BYTES:
-                    yield batch
-                    batch, size = [], 0
-                batch.append((item, number, piece, keep))
-                size += len(piece)
-        if batch:
-            yield batch
-
-    def _write_batch(self, batch):
-        at = batch[0][0].begin + batch[0][1] * self._piece_bytes
+    def append(self, batch):
+        """`batch`: (list that takes (file, begin, digest), place in it, bytes, what keeps them alive)."""
         together = bytearray() if len(batch) > 1 else None
-        for item, number, view, _ in batch:
-            digest = DIGESTS[self.algorithm]()
-            for begin in range(0, len(view), STRIDE_BYTES):
-                stride = view[begin:begin + STRIDE_BYTES]
+        begin = self._end
+        for pieces, number, view, _ in batch:
+            digest = DIGESTS[self._algorithm]()
+            for at in range(0, len(view), STRIDE_BYTES):
+                stride = view[at:at + STRIDE_BYTES]
                 digest.update(stride)
                 if together is None:
-                    _write_all(self._fd, stride, at + begin)
+                    _write_all(self._fd, stride, begin + at)
                 else:
                     together += stride
-            item.digests[number] = digest.hexdigest()
+            pieces[number] = (self.name, self._end, digest.hexdigest())
+            self._end += len(view)
         if together is not None:
-            _write_all(self._fd, memoryview(together), at)
+            _write_all(self._fd, memoryview(together), begin)
 
-    def finish(self):
-        """All of it is on the disk, under its name."""
+    def sync(self):
         os.fsync(self._fd)
-        os.close(self._fd)
-        self._fd = -1
-        os.rename(self._part, os.path.join(self.directory, self.name))
-        sync_directory(self.directory)
+        self._close()
 
-    def discard(self):
-        """For a save that failed; what cannot be removed now the next commit removes."""
+    def rename(self):
+        os.rename(self._part, self._path)
+
+    def _close(self):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        for path in (self._part, os.path.join(self.directory, self.name)):
+
+    def discard(self):
+        """For a save that failed; what cannot be removed now the next commit removes."""
+        self._close()
+        for path in (self._part, self._path):
             try:
                 os.unlink(path)
             except OSError:
                 pass
+
+
+def _batches(sources, piece_bytes, algorithm, items):
+    """Pieces of what `sources` yields, small ones together; `items` gets (its Entry's fields, list of its pieces)."""
+    batch, size = [], 0
+    for fqn, offset, dtype, shape, view, keep in sources:
+        pieces = [None] * piece_count(len(view), piece_bytes)
+        items.append(((fqn, offset, dtype, shape, len(view), algorithm), pieces))
+        for number in range(len(pieces)):
+            piece = view[number * piece_bytes:(number + 1) * piece_bytes]
+            if batch and size + len(piece) > BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append((pieces, number, piece, keep))
+            size += len(piece)
+    if batch:
+        yield batch
+
+
+def write_data(directory, rank, sources, threads, piece_bytes, algorithm=None):
+    """Writes what `sources` yields: (fqn, offset, dtype, shape, bytes, what keeps them alive). One Entry for each, all
+    on the disk. A file for each thread: a file system lets one thread at a time write to a file."""
+    algorithm = algorithm or fastest_digest()
+    files, items, local = [], [], threading.local()
+
+    def append(batch):
+        if not hasattr(local, "file"):
+            local.file = DataFile(directory, rank, algorithm)
+            files.append(local.file)
+        local.file.append(batch)
+
+    try:
+        pump(_batches(sources, piece_bytes, algorithm, items), append, threads)
+        pump(iter(files), DataFile.sync, len(files))
+        for file in files:
+            file.rename()
+        sync_directory(directory)
+    except BaseException:
+        for file in files:
+            file.discard()
+        raise
+    return [Entry(*fields, tuple(pieces)) for fields, pieces in items]
 
 
 def check_sizes(directory, file_bytes, failure):
@@ -243,10 +255,12 @@ class Source:
             os.close(fd)
         self._fds = {}
 
-    def open(self, name):
-        """Before the first read() of this file; by one thread."""
-        if name in self._fds:
-            return
+    def open(self, entry):
+        """Before the first read of this item; by one thread."""
+        for name in {piece[0] for piece in entry.pieces} - self._fds.keys():
+            self._open(name)
+
+    def _open(self, name):
         path = os.path.join(self._directory, name)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -272,25 +286,24 @@ class Source:
 
     def read_piece(self, entry, number, into):
         """Piece `number` of an item into `into` (a memoryview of at least its size); gives its size."""
-        begin = number * self._commit.piece_bytes
-        size = min(self._commit.piece_bytes, entry.nbytes - begin)
+        name, begin, wanted = entry.pieces[number]
+        size = piece_bytes_of(entry.nbytes, number, self._commit.piece_bytes)
         digest = DIGESTS[entry.algorithm]()
         at = 0
         while at < size:
             stride = into[at:min(at + STRIDE_BYTES, size)]
-            got = self._read(entry, stride, entry.begin + begin + at)
+            got = self._read(entry, name, stride, begin + at)
             digest.update(stride[:got])
             at += got
-        if digest.hexdigest() != entry.digests[number]:
-            first = entry.begin + begin
-            raise StateDamaged(f"{os.path.join(self._directory, entry.file)}: {entry.name()}: bytes {first} to "
-                               f"{first + size} do not match their digest; load an older checkpoint")
+        if digest.hexdigest() != wanted:
+            raise StateDamaged(f"{os.path.join(self._directory, name)}: {entry.name()}: bytes {begin} to "
+                               f"{begin + size} do not match their digest; load an older checkpoint")
         return size
 
-    def _read(self, entry, view, at):
-        path = os.path.join(self._directory, entry.file)
+    def _read(self, entry, name, view, at):
+        path = os.path.join(self._directory, name)
         try:
-            got = os.preadv(self._fds[entry.file], [view], at)
+            got = os.preadv(self._fds[name], [view], at)
         except OSError as error:
             raise StateUnreadable(f"{path}: {entry.name()}: {error.strerror}; load an older checkpoint") from None
         if got == 0:
@@ -301,6 +314,6 @@ class Source:
         """A whole small item."""
         data = bytearray(entry.nbytes)
         view, at = memoryview(data), 0
-        for number in range(len(entry.digests)):
+        for number in range(len(entry.pieces)):
             at += self.read_piece(entry, number, view[at:])
         return bytes(data)

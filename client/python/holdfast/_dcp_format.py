@@ -26,17 +26,15 @@ DIGESTS = {"sha256": hashlib.sha256, "blake2b-256": lambda data=b"": hashlib.bla
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One stored item: a chunk of a tensor, or a value (`dtype` is None)."""
+    """One stored item: a chunk of a tensor, or a value (`dtype` is None). Its bytes lie in pieces, each in any file."""
 
     fqn: str
     offset: Optional[Tuple[int, ...]]  # of the chunk in its tensor
     dtype: Optional[str]
     shape: Tuple[int, ...]
-    file: str
-    begin: int  # in the file
     nbytes: int
-    algorithm: str
-    digests: Tuple[str, ...]  # of its pieces, hexadecimal
+    algorithm: str  # of the digests
+    pieces: Tuple[Tuple[str, int, str], ...]  # file, begin in it, digest in hexadecimal
 
     def name(self):
         """For messages."""
@@ -47,15 +45,29 @@ def piece_count(nbytes, piece_bytes):
     return -(-nbytes // piece_bytes)
 
 
-def encode_commit(entries, file_bytes, rest):
-    """The bytes of the commit file. `file_bytes` is {name: size}, `rest` further fields, of JSON's types."""
-    algorithms = {entry.file: entry.algorithm for entry in entries}
-    files = sorted(file_bytes)
-    number = {name: i for i, name in enumerate(files)}
+def piece_bytes_of(nbytes, number, piece_bytes):
+    return min(piece_bytes, nbytes - number * piece_bytes)
+
+
+def file_sizes(entries):
+    """{name: bytes} of the files that hold `entries` and nothing else."""
+    sizes = {}
+    for entry in entries:
+        for number, (name, begin, _) in enumerate(entry.pieces):
+            end = begin + piece_bytes_of(entry.nbytes, number, PIECE_BYTES)
+            sizes[name] = max(sizes.get(name, 0), end)
+    return sizes
+
+
+def encode_commit(entries, rest):
+    """The bytes of the commit file. `rest`: further fields, of JSON's types."""
+    sizes = file_sizes(entries)
+    number = {name: i for i, name in enumerate(sorted(sizes))}
     body = {"format": FORMAT, "version": VERSION, "piece_bytes": PIECE_BYTES,
-            "files": [{"name": name, "bytes": file_bytes[name], "digest": algorithms[name]} for name in files],
-            "items": [{"fqn": e.fqn, "offset": e.offset, "dtype": e.dtype, "shape": e.shape, "file": number[e.file],
-                       "begin": e.begin, "bytes": e.nbytes, "digests": e.digests} for e in entries], **rest}
+            "files": [{"name": name, "bytes": sizes[name]} for name in number],
+            "items": [{"fqn": e.fqn, "offset": e.offset, "dtype": e.dtype, "shape": e.shape, "bytes": e.nbytes,
+                       "digest": e.algorithm, "pieces": [[number[f], begin, digest] for f, begin, digest in e.pieces]}
+                      for e in entries], **rest}
     text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
     return text + b"sha256 " + hashlib.sha256(text).hexdigest().encode() + b"\n"
 
@@ -81,22 +93,26 @@ class Commit:
         self.piece_bytes = _positive(body["piece_bytes"])
         self.file_bytes = {}
         for file in body["files"]:
-            if DATA_NAME.fullmatch(file["name"]) is None or file["digest"] not in DIGESTS:
-                raise ValueError(f"file {file['name']!r} with digest {file['digest']!r}")
+            if DATA_NAME.fullmatch(file["name"]) is None:
+                raise ValueError(f"a file called {file['name']!r}")
             self.file_bytes[file["name"]] = _count(file["bytes"])
         self.entries = [self._entry(item) for item in body["items"]]
 
     def _entry(self, item):
-        file = self.body["files"][_count(item["file"])]
         offset = None if item["offset"] is None else tuple(_count(n) for n in item["offset"])
-        entry = Entry(item["fqn"], offset, item["dtype"], tuple(_count(n) for n in item["shape"]), file["name"],
-                      _count(item["begin"]), _count(item["bytes"]), file["digest"], tuple(item["digests"]))
+        pieces = tuple((self.body["files"][_count(file)]["name"], _count(begin), digest)
+                       for file, begin, digest in item["pieces"])
+        entry = Entry(item["fqn"], offset, item["dtype"], tuple(_count(n) for n in item["shape"]),
+                      _count(item["bytes"]), item["digest"], pieces)
         if not (isinstance(entry.fqn, str) and isinstance(entry.dtype, (str, type(None)))):
             raise ValueError(f"an item called {entry.fqn!r} of dtype {entry.dtype!r}")
-        if entry.begin + entry.nbytes > file["bytes"]:
-            raise ValueError(f"{entry.name()} ends behind its file")
-        if len(entry.digests) != piece_count(entry.nbytes, self.piece_bytes):
-            raise ValueError(f"{entry.name()} has {len(entry.digests)} digests for {entry.nbytes} bytes")
+        if entry.algorithm not in DIGESTS:
+            raise ValueError(f"{entry.name()} has digests {entry.algorithm!r}")
+        if len(pieces) != piece_count(entry.nbytes, self.piece_bytes):
+            raise ValueError(f"{entry.name()} has {len(pieces)} pieces for {entry.nbytes} bytes")
+        for number, (name, begin, _) in enumerate(pieces):
+            if begin + piece_bytes_of(entry.nbytes, number, self.piece_bytes) > self.file_bytes[name]:
+                raise ValueError(f"{entry.name()} ends behind {name}")
         return entry
 
 

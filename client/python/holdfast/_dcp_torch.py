@@ -207,6 +207,13 @@ def can_be_filled(target, dtype):
             and target.dtype == dtype and target.is_contiguous() and not target.is_conj() and not target.is_neg())
 
 
+def mark_changed(target):
+    """Tells autograd of a change that went past it."""
+    increment = getattr(torch.autograd.graph, "increment_version", None)  # torch 2.1
+    if increment is not None and not target.is_inference():
+        increment(target)
+
+
 class Room:
     """Memory that a thread reads into, used again and again: pages that were never touched are slow."""
 

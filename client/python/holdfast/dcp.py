@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from . import _dcp_files, _dcp_torch
-from ._dcp_format import PIECE_BYTES, encode_commit, read_commit
+from ._dcp_format import PIECE_BYTES, encode_commit, file_sizes, read_commit
 from .errors import HoldfastError, StateDamaged, StateMismatch, StateUnreadable
 
 __all__ = ["StorageReader", "StorageWriter"]
@@ -80,6 +80,7 @@ class StorageWriter(_Path, _Writer):
         if kwargs.get("use_collectives", True) is False:
             raise HoldfastError("holdfast.dcp: use_collectives=False is not supported: a checkpoint is committed once, "
                                 "for all ranks together")
+        self._id = _new_id()
         rank = kwargs.get("rank")
         if rank is None:  # torch before 2.9
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -102,18 +103,10 @@ class StorageWriter(_Path, _Writer):
             return _done([])
         directory = self._directory()
         try:
-            file = _dcp_files.DataFile(directory, self._rank, PIECE_BYTES)
+            entries = _dcp_files.write_data(directory, self._rank, _sources(plan, planner), self._thread_count(),
+                                            PIECE_BYTES)
         except OSError as error:
             raise _dcp_files.write_error(directory, error) from None
-        try:
-            entries = file.write(_sources(plan, planner), self._thread_count())
-            file.finish()
-        except OSError as error:
-            file.discard()
-            raise _dcp_files.write_error(os.path.join(directory, file.name), error) from None
-        except BaseException:
-            file.discard()
-            raise
         return _done([WriteResult(index=item.index, size_in_bytes=entry.nbytes, storage_data=entry)
                       for item, entry in zip(plan.items, entries)])
 
@@ -121,9 +114,7 @@ class StorageWriter(_Path, _Writer):
         directory = self._directory()
         entries = {result.index: result.storage_data for of_rank in results for result in of_rank}
         _check_complete(metadata, entries)
-        sizes = {}
-        for entry in entries.values():
-            sizes[entry.file] = max(sizes.get(entry.file, 0), entry.begin + entry.nbytes)
+        sizes = file_sizes(entries.values())
 
         def failure(text):
             return HoldfastError(f"{text}: all ranks must see one file system at this path, and one save at a time may go "
@@ -131,7 +122,7 @@ class StorageWriter(_Path, _Writer):
         _dcp_files.check_sizes(directory, sizes, failure)
         rest = {"save_id": self._id, **_dcp_torch.metadata_to_json(metadata)}
         try:
-            _dcp_files.write_commit(directory, encode_commit(list(entries.values()), sizes, rest), sizes)
+            _dcp_files.write_commit(directory, encode_commit(list(entries.values()), rest), sizes)
         except OSError as error:
             raise _dcp_files.write_error(directory, error) from None
         metadata.storage_data = entries
@@ -227,14 +218,14 @@ class _Load:
                 raise StateUnreadable(f"{commit.path}: has no chunk of {item.storage_index.fqn} at "
                                       f"{item.storage_index.offset}, which the plan asks for")
             self._items.append((item, entry))
-        self._items.sort(key=lambda pair: (pair[1].file, pair[1].begin))
+        self._items.sort(key=lambda pair: pair[1].pieces[:1])
 
     def run(self, threads):
         _dcp_files.pump(self._jobs(), lambda job: job(), threads)
 
     def _jobs(self):
         for item, entry in self._items:
-            self._source.open(entry.file)
+            self._source.open(entry)
             if item.type == LoadItemType.BYTE_IO:
                 yield lambda item=item, entry=entry: self._load_value(item, entry)
             else:
@@ -276,6 +267,7 @@ class _Load:
         with self._lock:
             left[0] -= 1
             if left[0] == 0:
+                _dcp_torch.mark_changed(target)
                 self._planner.commit_tensor(item, target)
 
     def _load_cut(self, item, entry, cut, target):
