@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast.dcp with a real torch.distributed.checkpoint (scripts/test --long pytorch): one process, then FSDP2 ranks that
-save on two and load on one, two and three, asynchronously too, with damage and with a rank that dies in a save."""
+"""holdfast.dcp with a real torch.distributed.checkpoint (scripts/test --long pytorch): one process, then FSDP2 ranks
+that save on two and load on one, two and three, asynchronously too, with damage and with a rank that dies in a save."""
 import json
 import os
 import random

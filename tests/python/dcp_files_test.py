@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of holdfast.dcp without torch: the commit file, every byte of it damaged, data that is damaged, short or gone,
-and a save that is killed at each of its file operations."""
+"""The files of holdfast.dcp without torch: the commit file, every byte of it damaged, data that is damaged, short or
+gone, and a save that is killed at each of its file operations."""
 import errno
 import io
 import os
@@ -100,7 +100,8 @@ class Commits(Case):
                                (b"holdfast-dcp-0123456789abcdef-0.data", b"../../../../etc/passwd", "a file called"),
                                (b'"bytes":16', b'"bytes":1', "ends behind"), (b'"bytes":16', b'"bytes":-1', "no count"),
                                (b'"digest":"sha256"', b'"digest":"crc32"', "crc32"), (b'"items"', b'"itemz"', "items"),
-                               (b'"pieces":[[0', b'"pieces":[[7', "IndexError"), (b'"offset":[0,3]', b'"offset":7', "iterable"),
+                               (b'"pieces":[[0', b'"pieces":[[7', "IndexError"),
+                               (b'"offset":[0,3]', b'"offset":7', "iterable"),
                                (b'{"format"', b'["format"', "JSON")):
             body = good[:-_dcp_format.FOOTER_BYTES].replace(old, new, 1)
             self.assertNotEqual(body, good[:-_dcp_format.FOOTER_BYTES])

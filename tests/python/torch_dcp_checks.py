@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast.dcp with a real torch.distributed.checkpoint in one process; run by tests/long/dcp_test.py in a Python that has
-torch. HOLDFAST_SEED: other moments for kill -9 and other flipped bytes."""
+"""holdfast.dcp with a real torch.distributed.checkpoint in one process; run by tests/long/dcp_test.py in a Python that
+has torch. HOLDFAST_SEED: other moments for kill -9 and other flipped bytes."""
 import contextlib
 import io
 import os
@@ -52,8 +52,8 @@ def example(seed):
             "complex": torch.complex(base, -base), "conjugated": torch.complex(base, base).conj(),
             "deep": torch.zeros((1,) * 10) + seed, "parameter": torch.nn.Parameter(base.clone()),
             "uint16": (base.abs() * 99).to(torch.uint16),
-            "nested": {"list": [seed, "x", {"t": base + 1}], "none": None, "real": seed / 3, "yes": True, "b": b"\0\xff",
-                       "deep": {"big": 2**70 + seed, "": "empty key"}, "nothing": {}}}
+            "nested": {"list": [seed, "x", {"t": base + 1}], "none": None, "real": seed / 3, "yes": True,
+                       "b": b"\0\xff", "deep": {"big": 2**70 + seed, "": "empty key"}, "nothing": {}}}
 
 
 def flat(value, path=()):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An FSDP2 rank on the CPU that saves and loads over holdfast.dcp, for tests/long/dcp_test.py.
 
-usage: torch_dcp_rank.py RENDEZVOUS RANK WORLD CHECKPOINT VERB. Prints one JSON object: digests of the whole state, the same
-for every number of ranks, or what a call failed with.
+usage: torch_dcp_rank.py RENDEZVOUS RANK WORLD CHECKPOINT VERB. Prints one JSON object: digests of the whole state, the
+same for every number of ranks, or what a call failed with.
 """
 import hashlib
 import json
@@ -117,8 +117,8 @@ def killed_save(checkpoint, world):
 def main():
     rendezvous, rank, world, checkpoint, verb = sys.argv[1:]
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world))
-    result = {"save": save, "async_save": async_save, "load": load, "killed_save": killed_save}[verb](checkpoint, int(world))
-    print(json.dumps(result), flush=True)
+    verbs = {"save": save, "async_save": async_save, "load": load, "killed_save": killed_save}
+    print(json.dumps(verbs[verb](checkpoint, int(world))), flush=True)
     dist.destroy_process_group()
 
 

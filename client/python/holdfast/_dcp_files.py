@@ -24,7 +24,8 @@ _WRITE_REMEDIES = {errno.ENOSPC: "free space or save to another path", errno.EDQ
 def write_error(path, error):
     """The one error of a save that `error` ended."""
     remedy = _WRITE_REMEDIES.get(error.errno, "save again or to another path")
-    failure = HoldfastError(f"{path}: {error.strerror or error}; {remedy}. What was committed there before is as it was")
+    failure = HoldfastError(f"{path}: {error.strerror or error}; {remedy}. What was committed there before is as it "
+                            "was")
     failure.errno = error.errno
     return failure
 
@@ -285,7 +286,8 @@ class Source:
 
     def _check_not_replaced(self):
         if read_commit(self._directory).seal != self._commit.seal:
-            raise HoldfastError(f"{self._directory}: another save replaced the checkpoint while it was read; load again")
+            raise HoldfastError(f"{self._directory}: another save replaced the checkpoint while it was read; load "
+                                "again")
 
     def read_piece(self, entry, number, into):
         """Piece `number` of an item into `into` (a memoryview of at least its size); gives its size."""

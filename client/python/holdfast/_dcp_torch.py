@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of holdfast.dcp: torch.distributed.checkpoint's Metadata as JSON and back, tensors as bytes, plain values
-for its planners. Nothing here is pickled but for a planner that wants it, in memory (docs/formats/dcp.md)."""
+"""PyTorch's side of holdfast.dcp: torch.distributed.checkpoint's Metadata as JSON and back, tensors as bytes, plain
+values for its planners. Nothing here is pickled but for a planner that wants it, in memory (docs/formats/dcp.md)."""
 import base64
 import ctypes
 import dataclasses
@@ -34,7 +34,8 @@ def short_name(value):
 def _named(name, kind):
     value = getattr(torch, name, None)
     if not isinstance(value, kind):
-        raise StateMismatch(f"was saved with {kind.__name__} {name}, which this torch {torch.__version__} does not have")
+        raise StateMismatch(f"was saved with {kind.__name__} {name}, which this torch {torch.__version__} does not "
+                            "have")
     return value
 
 
@@ -51,8 +52,8 @@ def _state_to_json(fqn, stored):
     if isinstance(stored, BytesStorageMetadata):
         return {"kind": "value"}
     if not isinstance(stored, TensorStorageMetadata):
-        raise StateMismatch(f"{fqn}: the planner describes it as a {type(stored).__qualname__}; tensors and plain values "
-                            "can be saved")
+        raise StateMismatch(f"{fqn}: the planner describes it as a {type(stored).__qualname__}; tensors and plain "
+                            "values can be saved")
     return {"kind": "tensor", "size": list(stored.size), "properties": _properties_to_json(stored.properties),
             "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in stored.chunks]}
 
@@ -71,8 +72,8 @@ def metadata_from_json(commit, checkpoint_id, load_id):
         planner_data = _values.decode(base64.b64decode(commit.body["planner_data"]))
         storage = {MetadataIndex(entry.fqn, entry.offset): entry for entry in commit.entries}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateDamaged(f"{commit.path}: its digest is right, its contents are not ({type(error).__name__}: {error}); "
-                           "another program wrote it") from None
+        raise StateDamaged(f"{commit.path}: its digest is right, its contents are not ({type(error).__name__}: "
+                           f"{error}); another program wrote it") from None
     made = Metadata(state_dict_metadata=state, planner_data=planner_data, storage_data=storage)
     if "storage_meta" in _field_names(Metadata):
         made.storage_meta = dcp_metadata.StorageMeta(checkpoint_id=checkpoint_id, save_id=commit.body["save_id"],
@@ -149,8 +150,8 @@ def planned_value(planner, item):
         return torch.load(data, weights_only=True)  # plain values only: nothing of the state is executed
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise StateMismatch(f"{item.index.fqn}: {kind.__qualname__} gives bytes that are no plain value ({reason}); only "
-                            "what torch.save makes of a plain value can be saved") from None
+        raise StateMismatch(f"{item.index.fqn}: {kind.__qualname__} gives bytes that are no plain value ({reason}); "
+                            "only what torch.save makes of a plain value can be saved") from None
 
 
 def value_for_planner(entry, data, path):
@@ -158,8 +159,8 @@ def value_for_planner(entry, data, path):
     try:
         value = _values.decode(data)
     except ValueError as error:
-        raise StateDamaged(f"{path}: {entry.name()}: its digest is right, its contents are not ({error}); another program "
-                           "wrote it") from None
+        raise StateDamaged(f"{path}: {entry.name()}: its digest is right, its contents are not ({error}); another "
+                           "program wrote it") from None
     out = io.BytesIO()
     torch.save(value, out)
     out.seek(0)
@@ -180,8 +181,8 @@ def tensor_bytes(tensor, path):
     if callable(getattr(tensor, "trigger_wait", None)):
         tensor = tensor.trigger_wait()  # the result of a collective that may still run
     if _is_wrapper(tensor):
-        raise StateMismatch(f"{path}: is a {type(tensor).__module__}.{type(tensor).__qualname__}, whose bytes are in other "
-                            "tensors; save those")
+        raise StateMismatch(f"{path}: is a {type(tensor).__module__}.{type(tensor).__qualname__}, whose bytes are in "
+                            "other tensors; save those")
     _torch._check_plain(tensor, path)
     ready = tensor.resolve_conj().resolve_neg().to("cpu").contiguous()
     return _view(ready), ready
@@ -238,8 +239,8 @@ class Cut:
             strides.insert(0, step)
             step *= n
         if step * width != entry.nbytes or len(offsets) != len(strides):
-            raise StateDamaged(f"{entry.name()}: {entry.nbytes} bytes for {list(entry.shape)} of {entry.dtype}; another "
-                               "program wrote it")
+            raise StateDamaged(f"{entry.name()}: {entry.nbytes} bytes for {list(entry.shape)} of {entry.dtype}; "
+                               "another program wrote it")
         if any(o + n > have for o, n, have in zip(offsets, lengths, entry.shape)):
             raise StateMismatch(f"{entry.name()}: {list(lengths)} at {list(offsets)} is wanted of a stored "
                                 f"{list(entry.shape)}")

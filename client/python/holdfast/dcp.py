@@ -6,8 +6,8 @@
     dcp.save(state, storage_writer=holdfast.dcp.StorageWriter("ckpt/100"))
     dcp.load(state, storage_reader=holdfast.dcp.StorageReader("ckpt/100"))
 
-docs/python.md is the guide, docs/formats/dcp.md the format. dcp wraps errors of any rank in its CheckpointException; its
-`failures` holds ours.
+docs/python.md is the guide, docs/formats/dcp.md the format. dcp wraps errors of any rank in its CheckpointException;
+`failures` of it holds ours.
 """
 import ctypes
 import os
@@ -24,7 +24,7 @@ from torch.futures import Future
 
 from . import _dcp_files, _dcp_torch
 from ._dcp_format import PIECE_BYTES, encode_commit, file_sizes, read_commit
-from .errors import HoldfastError, StateDamaged, StateMismatch, StateUnreadable
+from .errors import HoldfastError, StateMismatch, StateUnreadable
 
 __all__ = ["StorageReader", "StorageWriter"]
 
@@ -117,8 +117,8 @@ class StorageWriter(_Path, _Writer):
         sizes = file_sizes(entries.values())
 
         def failure(text):
-            return HoldfastError(f"{text}: all ranks must see one file system at this path, and one save at a time may go "
-                                 "to it")
+            return HoldfastError(f"{text}: all ranks must see one file system at this path, and one save at a time may "
+                                 "go to it")
         _dcp_files.check_sizes(directory, sizes, failure)
         rest = {"save_id": self._id, **_dcp_torch.metadata_to_json(metadata)}
         try:
@@ -154,7 +154,8 @@ def _check_complete(metadata, entries):
         for offset in [None] if chunks is None else [chunk.offsets for chunk in chunks]:
             if MetadataIndex(fqn, offset) not in entries:
                 at = "" if offset is None else f" at {list(offset)}"
-                raise HoldfastError(f"{fqn}{at}: is in the planner's metadata and no rank wrote it; nothing is committed")
+                raise HoldfastError(f"{fqn}{at}: is in the planner's metadata and no rank wrote it; nothing is "
+                                    "committed")
 
 
 class _Unreadable(Metadata):
