@@ -221,6 +221,51 @@ def flip(path, at):
         file.write(bytes([byte ^ 0x10]))
 
 
+class Durability(Case):
+    """What a machine that loses power may lose is what was not synced: the order of the operations."""
+
+    def record(self, log):
+        def path_of(fd):
+            return os.readlink(f"/proc/self/fd/{fd}")
+
+        def watch(name, note):
+            real = getattr(os, name)
+
+            def wrapped(*arguments, **options):
+                log.append((name, *note(*arguments)))
+                return real(*arguments, **options)
+            return mock.patch.object(_dcp_files.os, name, wrapped)
+        for name, note in (("pwrite", lambda fd, *_: (path_of(fd),)), ("fsync", lambda fd: (path_of(fd),)),
+                           ("rename", lambda a, b: (a, b)), ("unlink", lambda path: (path,))):
+            patch = watch(name, note)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_all_is_synced_before_it_counts(self):
+        save(self.directory, 1)
+        old, log = set(self.files()) - {_dcp_format.COMMIT_NAME}, []
+        self.record(log)
+        save(self.directory, 2)
+        commit = os.path.join(self.directory, _dcp_format.COMMIT_NAME)
+        renames = [i for i, operation in enumerate(log) if operation[0] == "rename"]
+        self.assertEqual([log[i][2] == commit for i in renames], [False] * (len(renames) - 1) + [True])
+        self.assertGreater(len(renames), 1)
+        for i in renames:
+            part = log[i][1]
+            last_write = max(k for k, operation in enumerate(log) if operation[:2] == ("pwrite", part))
+            self.assertIn(("fsync", part), log[last_write:i])
+        self.assertIn(("fsync", self.directory), log[renames[-2]:renames[-1]])
+        unlinks = [i for i, operation in enumerate(log) if operation[0] == "unlink"]
+        self.assertEqual({os.path.basename(log[i][1]) for i in unlinks}, old)
+        self.assertIn(("fsync", self.directory), log[renames[-1]:unlinks[0]])
+
+    def test_new_directories_are_synced_into_theirs(self):
+        log = []
+        self.record(log)
+        _dcp_files.make_directory(os.path.join(self.directory, "a", "b"))
+        self.assertEqual({operation[1] for operation in log}, {self.directory, os.path.join(self.directory, "a")})
+
+
 class Killed(Case):
     SIZES = (1, 5000, 2 * _dcp_files.STRIDE_BYTES + 5)
 

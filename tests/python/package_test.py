@@ -62,6 +62,10 @@ class Wheel(unittest.TestCase):
                 self.assertEqual((digest, int(size)), ("sha256=" + wanted, len(data)), path)
             with open(LIBRARY, "rb") as file:
                 self.assertEqual(wheel.read("holdfast/libholdfast.so.1"), file.read())
+            sources = {"holdfast/" + name for name in os.listdir(os.path.join(SOURCE, "client", "python", "holdfast"))
+                       if name.endswith(".py")}
+            self.assertIn("holdfast/dcp.py", sources)
+            self.assertLessEqual(sources, set(names))
             self.assertIn("Requires-Python: >=3.9\n", wheel.read(info + "/METADATA").decode())
 
     def test_the_same_bytes_each_time(self):
