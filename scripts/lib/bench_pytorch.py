@@ -3,7 +3,8 @@
 
 The script is the peers' unmodified_train.py (DDP on Gloo, DataLoader worker, DCP every 10 steps); rank 1 gets SIGKILL
 once it has finished a step drawn from a seed. Then examples/three_lines, which keeps its state in memory by the package
-`holdfast`, the same way. Needs a Python with torch: HOLDFAST_PEERS, and HOLDFAST_PEERS_DIR for the scripts.
+`holdfast`, the same way. What the package costs is measured by bench_package.py, how soon a hang is named by
+bench_look.py. Needs a Python with torch: HOLDFAST_PEERS, and HOLDFAST_PEERS_DIR for the scripts.
 """
 import json
 import os
@@ -11,10 +12,12 @@ import random
 import re
 import signal
 import subprocess
-import sys
+import threading
 import time
 import types
 
+import bench_look
+import bench_package
 import build
 import drill
 
@@ -25,8 +28,11 @@ LIMIT_S = 60           # for one run from its kill on
 START_RUNS = 10
 START_RANKS = 4
 THREE_LINES_STEPS = 1200
+THREE_LINES_LIMIT_S = 180
 BINARIES = ("holdfast", "holdfast-scheduler", "holdfast-agent", "holdfast-keeper", "holdfast-tcp-store",
             "holdfast-ckpt")
+METRICS = ("start_vs_torchrun", "marks_overhead_pct", "save_stall_vs_dcp", "python_named_s", "unmodified_to_step_s",
+           "threelines_to_step_s")
 FIRST_LINE = "import os, time\nopen(os.environ['FIRST_LINE'], 'a').write(f'{time.monotonic()}\\n')\n"
 
 
@@ -85,9 +91,9 @@ def start_seconds(command, directory):
     return max(moments) - began
 
 
-def starts(words, directory):
+def starts(words, directory, runs):
     found = {name: [] for name in words}
-    for _ in range(START_RUNS):
+    for _ in range(runs):
         for name, make in words.items():
             found[name].append(start_seconds(make(START_RANKS), directory))
     return found
@@ -116,15 +122,14 @@ def rank_process(run, rank):
     return next(pid for pid in mine if parents[pid] not in mine)
 
 
-def three_lines_seconds(binaries, step, undisturbed=False):
+def three_lines_seconds(binaries, directory, step, undisturbed=False):
     """(seconds from the kill to the next finished step that is shown, digest of the end)."""
     script = os.path.join(build.ROOT, "examples", "three_lines", "train.py")
     command = [os.path.join(binaries, "holdfast"), "run", "--nproc-per-node=2", script, f"--steps={THREE_LINES_STEPS}"]
-    path = os.path.join(build.ROOT, "client", "python")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
-                   "HOLDFAST_LIBRARY": os.path.join(os.path.dirname(binaries), "lib", "libholdfast.so.1")}
-    run = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.DEVNULL, text=True)
+    run = subprocess.Popen(command, env=bench_package.environment(binaries, directory), stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    late = threading.Timer(THREE_LINES_LIMIT_S, run.terminate)
+    late.start()
     killed = seconds = digest = None
     resumed = False
     with run:
@@ -139,23 +144,26 @@ def three_lines_seconds(binaries, step, undisturbed=False):
                 seconds = time.monotonic() - killed
             if "| digest " in line:
                 digest = line.split()[-1]
+    late.cancel()
     if run.returncode != 0 or digest is None:
-        raise build.StepFailed(f"examples/three_lines ended with {run.returncode}")
+        raise build.StepFailed(f"examples/three_lines ended with {run.returncode} (it has {THREE_LINES_LIMIT_S} s)")
+    if not undisturbed and seconds is None:
+        raise build.StepFailed(f"examples/three_lines: no step was shown after the kill at step {step}")
     return seconds, digest
 
 
-def three_lines_line(binaries, runs):
-    _, oracle = three_lines_seconds(binaries, 0, undisturbed=True)
+def three_lines_line(binaries, directory, runs):
+    _, oracle = three_lines_seconds(binaries, directory, 0, undisturbed=True)
     rng, found, same = random.Random(SEED), [], 0
     for index in range(runs):
         # Late enough for the standbys to be there, which start two seconds after the ranks.
         step = rng.randint(THREE_LINES_STEPS // 2, THREE_LINES_STEPS * 3 // 4)
-        seconds, digest = three_lines_seconds(binaries, step)
+        seconds, digest = three_lines_seconds(binaries, directory, step)
         found.append(seconds)
         same += digest == oracle
         build.say(f"run {index + 1}/{runs} three lines: kill at step {step}: {round(seconds, 2)} s")
     found.sort()
-    return {"bench": "pytorch", "metric": "threelines_to_step_s", "unit": "s", "runs": runs,
+    return {"bench": "pytorch", "case": "sigkill", "metric": "threelines_to_step_s", "unit": "s", "runs": runs,
             "value": drill.rounded(drill.median(found)), "low": drill.rounded(found[0]),
             "high": drill.rounded(found[-1]), "bitwise": same, "against": None, "against_value": None}
 
@@ -164,7 +172,7 @@ def recovery_lines(found):
     ours, theirs = found["holdfast run"], found["torchrun"]
     seconds = {name: sorted(s for _, _, s in rows if s is not None) for name, rows in found.items()}
     mine = seconds["holdfast run"]
-    common = {"bench": "pytorch", "runs": len(ours), "against": "torchrun"}
+    common = {"bench": "pytorch", "case": "sigkill", "runs": len(ours), "against": "torchrun"}
     for index, metric in ((0, "unmodified_recovered"), (1, "unmodified_bitwise")):
         yield {**common, "metric": metric, "value": sum(row[index] for row in ours), "unit": f"of {len(ours)}",
                "against_value": sum(row[index] for row in theirs)}
@@ -176,7 +184,8 @@ def recovery_lines(found):
 
 def start_line(found):
     ours, theirs = sorted(found["holdfast run"]), sorted(found["torchrun"])
-    return {"bench": "pytorch", "metric": "start_vs_torchrun", "unit": "ratio", "runs": len(ours),
+    return {"bench": "pytorch", "case": f"{START_RANKS} ranks", "metric": "start_vs_torchrun", "unit": "ratio",
+            "runs": len(ours),
             "value": drill.rounded(drill.median(ours) / drill.median(theirs)),
             "start_s": drill.rounded(drill.median(ours)),
             "low": drill.rounded(ours[0]), "high": drill.rounded(ours[-1]), "against": "torchrun",
@@ -191,13 +200,28 @@ def run(options, directory):
         return
     if not python:
         raise build.StepFailed("bench pytorch needs HOLDFAST_PEERS, a Python with torch (docs/benchmarks.md)")
-    peer = load_peer(os.environ.get("HOLDFAST_PEERS_DIR"))
     os.environ["PYTHON_EXEC"] = python
     binaries = build.binaries("release", BINARIES)
     if not os.environ.get("HOLDFAST_BIN"):
         build.build("release", ("holdfast_c_abi",))
+    metrics = options.metric or METRICS
+    if "unmodified_to_step_s" in metrics:
+        load_peer(os.environ.get("HOLDFAST_PEERS_DIR"))  # what is wrong with it is said before all else takes its time
+    for metric in metrics:
+        for line in lines(metric, options, directory, binaries, python):
+            print(json.dumps(line), flush=True)
+
+
+def lines(metric, options, directory, binaries, python):
+    """The lines of one of METRICS."""
     words = launchers(binaries, python)
-    print(json.dumps(start_line(starts(words, directory))), flush=True)
-    for line in recovery_lines(recoveries(peer, words, RUNS_FULL if options.full else RUNS)):
-        print(json.dumps(line), flush=True)
-    print(json.dumps(three_lines_line(binaries, RUNS)), flush=True)
+    if metric == "start_vs_torchrun":
+        return [start_line(starts(words, directory, options.runs or START_RUNS))]
+    if metric == "unmodified_to_step_s":
+        peer = load_peer(os.environ.get("HOLDFAST_PEERS_DIR"))
+        return recovery_lines(recoveries(peer, words, options.runs or (RUNS_FULL if options.full else RUNS)))
+    if metric == "threelines_to_step_s":
+        return [three_lines_line(binaries, directory, options.runs or RUNS)]
+    package = {"marks_overhead_pct": bench_package.marks_overhead, "save_stall_vs_dcp": bench_package.save_stall,
+               "python_named_s": bench_look.python_named}
+    return package[metric](options, directory, binaries)
