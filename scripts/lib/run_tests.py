@@ -32,7 +32,7 @@ TSAN_FOLDERS = ("base", "client", "ckpt", "scheduler")
 TSAN_TESTS_LEFT_OUT = r"daemon|server|grpc|rocks|scheduler_(e2e|service)"
 
 # A Python with this is made for `--long pytorch`, unless HOLDFAST_TORCH_PYTHON names one already.
-PYTORCH_PACKAGES = ("torch==2.15.0", "numpy")
+PYTORCH_PACKAGES = ("torch==2.15.0", "numpy", "transformers==5.25.0", "accelerate==1.16.0")
 
 CLOSING = re.compile(r"^\d+% tests passed, \d+ tests failed out of \d+")
 LABEL_TIME = re.compile(r"^\s*(\S+)\s+=\s+([\d.]+) sec\*proc \((\d+) tests?\)")
@@ -96,13 +96,22 @@ def pytorch_python():
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = os.path.join(cache, "holdfast", "pytorch-" + PYTORCH_PACKAGES[0].rpartition("=")[2])
     python, done = os.path.join(folder, "bin", "python"), os.path.join(folder, "complete")
-    if not os.path.exists(done):
+    if not holds(done, PYTORCH_PACKAGES):
         build.say(f"making a Python environment with {' '.join(PYTORCH_PACKAGES)} in {folder}")
         build.run([sys.executable, "-m", "venv", "--clear", folder])
         build.run([python, "-m", "pip", "install", "--quiet", *PYTORCH_PACKAGES])
-        with open(done, "w", encoding="utf-8"):
-            pass
+        with open(done, "w", encoding="utf-8") as file:
+            file.write("\n".join(PYTORCH_PACKAGES))
     return python
+
+
+def holds(done, packages):
+    """Whether the environment was made, and with these packages: one of an older tree may have fewer."""
+    try:
+        with open(done, encoding="utf-8") as file:
+            return set(packages) <= set(file.read().split())
+    except FileNotFoundError:
+        return False
 
 
 def test_folders(options, directory):

@@ -36,7 +36,8 @@ class Run:
             [os.path.join(built_binaries(), "holdfast"), "run", f"--nproc-per-node={RANKS}",
              os.path.join(EXAMPLES, example), "--directory", os.path.join(directory, "ckpt"), "--steps", str(STEPS)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            env={**os.environ, "TMPDIR": directory, "PYTHON_EXEC": PYTHON, "PYTHONPATH": site})
+            env={**os.environ, "TMPDIR": directory, "PYTHON_EXEC": PYTHON, "HF_HUB_OFFLINE": "1",
+                 "PYTHONPATH": os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))})
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()
 
@@ -80,6 +81,14 @@ class Examples(unittest.TestCase):
             wheel.extractall(os.path.join(directory, "site"))
         return os.path.join(directory, "site")
 
+    def rank_process(self, directory, rank):
+        """Below the keeper are the rank and, from two seconds after its start on, its standby: the younger of the two."""
+        pids = [pid for pid in processes.of_directory(directory)
+                if processes.environment(pid).get("RANK") == str(rank)
+                and os.path.basename(processes.command_line(processes.parent(pid))[0]) == "holdfast-keeper"]
+        self.assertIn(len(pids), (1, 2), [processes.describe(pid) for pid in pids])
+        return min(pids, key=processes.start_ticks)
+
     def run_with_kills(self, example, kills):
         directory = temporary_directory()
         self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
@@ -90,11 +99,7 @@ class Examples(unittest.TestCase):
             victim = draw.randrange(RANKS)
             # A step of the running attempt: behind the one at which the last kill struck.
             seen = run.wait_line(rf"^{victim}\| step \d*{draw.randrange(10)} ", seen)
-            pids = [pid for pid in processes.of_directory(directory)
-                    if processes.environment(pid).get("RANK") == str(victim)
-                    and os.path.basename(processes.command_line(processes.parent(pid))[0]) == "holdfast-keeper"]
-            self.assertEqual(len(pids), 1, [processes.describe(pid) for pid in pids])
-            os.kill(pids[0], signal.SIGKILL)
+            os.kill(self.rank_process(directory, victim), signal.SIGKILL)
             seen = run.wait_line(rf"holdfast: rank {victim} on n0 ended with signal 9", seen)
             seen = run.wait_line(r"holdfast: attempt \d+ starts", seen)
         code = run.finish()
@@ -104,20 +109,40 @@ class Examples(unittest.TestCase):
         self.lines = run.lines
         return run.digest()
 
-    def test_three_lines(self):
-        """The script over the package `holdfast` goes on from memory: no step of the past is done again."""
-        undisturbed = self.run_with_kills("three_lines/train.py", 0)
+    def check_same_end(self, example):
+        """However often its ranks are killed, it ends with the bits of an undisturbed run."""
+        undisturbed = self.run_with_kills(example, 0)
         self.assertIsNotNone(undisturbed)
-        self.assertEqual(self.run_with_kills("three_lines/train.py", KILLS), undisturbed)
+        self.assertEqual(self.run_with_kills(example, KILLS), undisturbed)
+
+    def check_goes_on_from_memory(self, example):
+        """As above, and no step of the past is done again."""
+        self.check_same_end(example)
+        self.assertEqual(sum(re.match(r"0\| resumed from step ", line) is not None for line in self.lines), KILLS)
         done = [[int(found[1]) for found in (re.match(rf"{rank}\| step (\d+) ", line) for line in self.lines) if found]
                 for rank in range(RANKS)]
         for steps in done:
             self.assertLessEqual(len(steps), STEPS + 2 * KILLS, steps)
 
+    def need(self, *packages):
+        found = subprocess.run([PYTHON, "-c", "import importlib.util, sys\n"
+                                "print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))", *packages],
+                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+        if found.stdout.strip():
+            self.skipTest(f"{PYTHON} has no {found.stdout.strip()}")
+
+    def test_three_lines(self):
+        self.check_goes_on_from_memory("three_lines/train.py")
+
+    def test_fsdp2(self):
+        self.check_goes_on_from_memory("fsdp2/train.py")
+
+    def test_hf_trainer(self):
+        self.need("transformers", "accelerate")
+        self.check_goes_on_from_memory("hf_trainer/train.py")
+
     def test_ddp_with_dcp(self):
-        undisturbed = self.run_with_kills("ddp/train.py", 0)
-        self.assertIsNotNone(undisturbed)
-        self.assertEqual(self.run_with_kills("ddp/train.py", KILLS), undisturbed)
+        self.check_same_end("ddp/train.py")
 
 
 if __name__ == "__main__":
