@@ -5,12 +5,13 @@ import ctypes
 import os
 import sys
 import unittest
+import warnings
 
 SOURCE = os.environ["HOLDFAST_SOURCE_DIR"]
 sys.path[:0] = [os.path.join(SOURCE, "client", "python")]
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from holdfast import _tree, _values  # noqa: E402
+from holdfast import _job, _tree, _values  # noqa: E402
 from holdfast.errors import StateMismatch  # noqa: E402
 
 
@@ -127,6 +128,15 @@ def train(model, optimizer, steps, first=0):
         optimizer.zero_grad()
         model(torch.randn(6, 5)).square().sum().backward()
         optimizer.step()
+
+
+class Numbers(unittest.TestCase):
+    def test_a_loss_that_requires_a_gradient_is_read_without_a_warning(self):
+        loss = torch.tensor([1.5], requires_grad=True).sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual([_job.as_number(value) for value in (loss, torch.tensor([2]), 3, 0.5)], [1.5, 2, 3, 0.5])
+        self.assertNotEqual(_job.as_number(None), _job.as_number(None))
 
 
 class Optimizers(unittest.TestCase):

@@ -102,7 +102,10 @@ def buffer_bytes(boxes):
 
 def as_number(value):
     """A float of what stands for one (a tensor of one element too); None as not a number."""
-    return math.nan if value is None else float(value)
+    if value is None:
+        return math.nan
+    item = getattr(value, "item", None)  # torch warns when a loss that requires a gradient is converted by float()
+    return float(value if item is None else item())
 
 
 class Cadence:
