@@ -32,7 +32,7 @@ TSAN_FOLDERS = ("base", "client", "ckpt", "scheduler")
 TSAN_TESTS_LEFT_OUT = r"daemon|server|grpc|rocks|scheduler_(e2e|service)"
 
 # A Python with this is made for `--long pytorch`, unless HOLDFAST_TORCH_PYTHON names one already.
-PYTORCH_PACKAGES = ("torch==2.15.0", "numpy", "transformers==5.25.0", "accelerate==1.16.0")
+PYTORCH_PACKAGES = ("torch==2.15.0", "numpy", "transformers==5.25.0", "accelerate==1.16.0", "lightning==2.6.6")
 
 CLOSING = re.compile(r"^\d+% tests passed, \d+ tests failed out of \d+")
 LABEL_TIME = re.compile(r"^\s*(\S+)\s+=\s+([\d.]+) sec\*proc \((\d+) tests?\)")

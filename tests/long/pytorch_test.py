@@ -82,7 +82,7 @@ class Examples(unittest.TestCase):
         return os.path.join(directory, "site")
 
     def rank_process(self, directory, rank):
-        """Below the keeper are the rank and, from two seconds after its start on, its standby: the younger of the two."""
+        """Below the keeper are the rank and, two seconds after its start, its standby: the younger of the two."""
         pids = [pid for pid in processes.of_directory(directory)
                 if processes.environment(pid).get("RANK") == str(rank)
                 and os.path.basename(processes.command_line(processes.parent(pid))[0]) == "holdfast-keeper"]
@@ -140,6 +140,10 @@ class Examples(unittest.TestCase):
     def test_hf_trainer(self):
         self.need("transformers", "accelerate")
         self.check_goes_on_from_memory("hf_trainer/train.py")
+
+    def test_lightning(self):
+        self.need("lightning")
+        self.check_goes_on_from_memory("lightning/train.py")
 
     def test_ddp_with_dcp(self):
         self.check_same_end("ddp/train.py")
