@@ -224,6 +224,62 @@ class States(Case):
         self.assertEqual((state["a"].tolist(), state["b"].tolist()), ([1, 1], [0, 0]))
 
 
+class OtherVersions(Case):
+    """What older versions of torch call, by hand: positional arguments only, and no look for metadata of single ranks."""
+
+    def saved(self, state):
+        planner, writer = DefaultSavePlanner(), holdfast.dcp.StorageWriter(self.path)
+        planner.set_up_planner(state, is_coordinator=True)
+        writer.set_up_storage_writer(True)
+        plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+        plan = planner.finish_plan(writer.prepare_global_plan(plans)[0])
+        results = writer.write_data(plan, planner)
+        results.wait()
+        writer.finish(metadata=metadata, results=[results.value()])
+
+    def loaded(self, state):
+        planner, reader = DefaultLoadPlanner(), holdfast.dcp.StorageReader(self.path)
+        metadata = reader.read_metadata()
+        planner.set_up_planner(state, metadata, True)
+        reader.set_up_storage_reader(metadata, True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        reader.read_data(planner.finish_plan(reader.prepare_global_plan([plan])[0]), planner).wait()
+        return state
+
+    def test_the_pair_by_hand(self):
+        self.saved({"w": torch.ones(3), "n": 5})
+        state = self.loaded({"w": torch.zeros(3), "n": 0})
+        self.assertEqual((state["w"].tolist(), state["n"]), ([1, 1, 1], 5))
+        os.truncate(os.path.join(self.path, "holdfast-dcp.json"), 100)
+        with quiet(), self.assertRaisesRegex(StateDamaged, "holdfast-dcp.json: does not end with its digest"):
+            self.loaded({"n": 0})
+
+    def test_fields_that_a_version_does_not_have(self):
+        import dataclasses
+        from holdfast import _dcp_torch
+
+        @dataclasses.dataclass
+        class Properties:
+            dtype: torch.dtype = torch.float32
+            layout: torch.layout = torch.strided
+            requires_grad: bool = False
+            memory_format: torch.memory_format = torch.contiguous_format
+            pin_memory: bool = False
+        self.saved({"w": torch.ones(3)})
+        with mock.patch.object(_dcp_torch, "TensorProperties", Properties):
+            metadata = holdfast.dcp.StorageReader(self.path).read_metadata()
+        self.assertEqual(metadata.state_dict_metadata["w"].properties, Properties())
+        self.assertIsNone(_dcp_torch._properties_to_json(Properties())["strides"])
+
+    def test_both_go_to_another_process(self):
+        self.saved({"n": 5})
+        reader = pickle.loads(pickle.dumps(holdfast.dcp.StorageReader(self.path)))
+        state = {"n": 0}
+        dcp.load(state, storage_reader=reader)
+        self.assertEqual(state["n"], 5)
+        pickle.loads(pickle.dumps(holdfast.dcp.StorageWriter(self.path)))
+
+
 class Refusals(Case):
     def test_what_cannot_be_saved_is_named_and_nothing_is_left(self):
         for value, part in (({1, 2}, "^s.x: is a builtins.set"), (object(), "^s.x: is a builtins.object"),

@@ -175,8 +175,22 @@ def _is_wrapper(tensor):
     return test is not None and type(tensor) not in _PLAIN_TENSORS and test(tensor)
 
 
-def tensor_bytes(tensor, path):
+class Caller:
+    """The stream of the thread that dcp calls. Our threads have another one, which waits for nothing: before it touches
+    a tensor of a GPU, what the caller's stream still computes must be done."""
+
+    def __init__(self):
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._stream = torch.cuda.current_stream() if used else None
+
+    def wait(self, tensor):
+        if self._stream is not None and tensor.device.type != "cpu":
+            self._stream.synchronize()
+
+
+def tensor_bytes(tensor, path, caller):
     """(memoryview of its elements in order, what keeps it alive); copies only what is not on the CPU or has gaps."""
+    caller.wait(tensor)
     tensor = tensor.detach()
     if callable(getattr(tensor, "trigger_wait", None)):
         tensor = tensor.trigger_wait()  # the result of a collective that may still run

@@ -103,8 +103,8 @@ class StorageWriter(_Path, _Writer):
             return _done([])
         directory = self._directory()
         try:
-            entries = _dcp_files.write_data(directory, self._rank, _sources(plan, planner), self._thread_count(),
-                                            PIECE_BYTES)
+            entries = _dcp_files.write_data(directory, self._rank, _sources(plan, planner, _dcp_torch.Caller()),
+                                            self._thread_count(), PIECE_BYTES)
         except OSError as error:
             raise _dcp_files.write_error(directory, error) from None
         return _done([WriteResult(index=item.index, size_in_bytes=entry.nbytes, storage_data=entry)
@@ -134,7 +134,7 @@ class StorageWriter(_Path, _Writer):
         return None if kind is None else kind(checkpoint_id=self._path, save_id=self._id)
 
 
-def _sources(plan, planner):
+def _sources(plan, planner, caller):
     for item in plan.items:
         fqn, offset = item.index.fqn, item.index.offset
         offset = None if offset is None else tuple(offset)
@@ -143,7 +143,7 @@ def _sources(plan, planner):
             yield fqn, offset, None, (len(data),), memoryview(data), data
         else:
             tensor = planner.resolve_data(item)
-            view, keep = _dcp_torch.tensor_bytes(tensor, fqn)
+            view, keep = _dcp_torch.tensor_bytes(tensor, fqn, caller)
             yield fqn, offset, _dcp_torch.short_name(keep.dtype), tuple(keep.shape), view, keep
 
 
@@ -212,7 +212,7 @@ class _Load:
     def __init__(self, plan, planner, source, entries, commit):
         self._planner, self._source, self._commit = planner, source, commit
         self._lock, self._local = threading.RLock(), threading.local()
-        self._items = []
+        self._caller, self._items = _dcp_torch.Caller(), []
         for item in plan.items:
             entry = entries.get(item.storage_index)
             if entry is None:
@@ -276,6 +276,7 @@ class _Load:
         at = 0
         for number in cut.pieces:
             at += self._source.read_piece(entry, number, view[at:])
+        self._caller.wait(target)
         try:
             target.copy_(cut.tensor(part))
         except RuntimeError as error:
