@@ -225,7 +225,7 @@ class States(Case):
 
 
 class OtherVersions(Case):
-    """What older versions of torch call, by hand: positional arguments only, and no look for metadata of single ranks."""
+    """What older versions of torch call, by hand: positional arguments only, no look for metadata of single ranks."""
 
     def saved(self, state):
         planner, writer = DefaultSavePlanner(), holdfast.dcp.StorageWriter(self.path)
@@ -411,6 +411,17 @@ class Asynchronous(Case):
         failed = dcp.async_save({"x": {1}}, storage_writer=holdfast.dcp.StorageWriter(self.path))
         with self.assertRaisesRegex(dcp.CheckpointException, "x: is a builtins.set"):
             failed.result(timeout=DEADLINE_S)
+
+    def test_in_another_process(self):
+        import torch.distributed as dist
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        self.addCleanup(dist.destroy_process_group)
+        future = dcp.async_save({"w": torch.ones(5), "n": 4}, storage_writer=holdfast.dcp.StorageWriter(self.path),
+                                async_checkpointer_type=AsyncCheckpointerType.PROCESS)
+        future.result(timeout=DEADLINE_S)
+        loaded = self.load({"w": torch.zeros(5), "n": 0})
+        self.assertEqual((loaded["w"].tolist(), loaded["n"]), ([1] * 5, 4))
 
     def test_without_a_process_group(self):
         future = dcp.async_save({"n": 3}, storage_writer=holdfast.dcp.StorageWriter(self.path), no_dist=True)
