@@ -309,6 +309,7 @@ class Outside(unittest.TestCase):
                   "with holdfast.record_collectives() as recording:\n"
                   "    dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
                   "    dist.all_reduce(torch.ones(3))\n"
+                  "    dist.destroy_process_group()\n"
                   "print(recording.active)\n")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = os.path.join(SOURCE, "client", "python")
