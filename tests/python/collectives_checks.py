@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """holdfast.record_collectives() with a real PyTorch in one process and no keeper; run by tests/long/collectives_test.py
-in a Python that has torch. What goes to the C library goes to `Native` instead."""
+in a Python that has torch. What goes to the C library goes to `Native` instead.
+
+`collectives_checks.py RANK STORE` is one of two ranks that train with FSDP, of which rank 1 then ends without a word;
+rank 0 prints what was recorded."""
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -215,6 +220,14 @@ class Hooks(Case):
         self.assertEqual(self.ones[0], 1)
         self.assertFalse(recording.active)
 
+    def test_warnings_that_are_errors_fail_no_operation(self):
+        recording = self.record(Native(groups_max=0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dist.all_reduce(self.ones)
+            recording.give_up(OSError("broken"))
+        self.assertFalse(recording.active)
+
     def test_the_child_of_a_fork_records_nothing(self):
         self.record()
         child = os.fork()
@@ -319,5 +332,48 @@ class Outside(unittest.TestCase):
         self.assertEqual(done.stderr.count("RuntimeWarning: holdfast"), 1, done.stderr)
 
 
+def be_rank(rank, path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(path, 2))
+    native = Native()
+    _collectives.start(Job(native))
+    model = torch.nn.Linear(10, 3)
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    model(torch.ones(2, 10)).sum().backward()
+    dist.barrier()
+    trained = len(native.begun)
+    if rank == 1:
+        os._exit(0)
+    wait_until(lambda: len(native.ended) == trained)
+    for asynchronous in (False, True):
+        try:
+            dist.all_reduce(torch.ones(4), async_op=asynchronous)
+        except RuntimeError:
+            continue
+    wait_until(lambda: len(native.ended) == trained + 2)
+    outcomes = [native.ended[i + 1] for i in range(trained + 2)]
+    print(json.dumps({"kinds": native.kinds, "outcomes": outcomes}), flush=True)
+    os._exit(0)
+
+
+class Pair(unittest.TestCase):
+    def test_fsdp_and_operations_that_fail(self):
+        with tempfile.TemporaryDirectory() as directory:
+            ranks = [subprocess.Popen([sys.executable, "-B", __file__, str(rank), os.path.join(directory, "store")],
+                                      stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                     for rank in (0, 1)]
+            out = [rank.communicate(timeout=DEADLINE_S * 5)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0])
+        seen = json.loads(out[0])
+        self.assertIn("all_gather", seen["kinds"])
+        self.assertIn("reduce_scatter", seen["kinds"])
+        self.assertEqual(seen["kinds"][-3:], ["barrier", "all_reduce", "all_reduce"])
+        trained = len(seen["kinds"]) - 2
+        self.assertEqual(seen["outcomes"], [_collectives.FINISHED] * trained + [_collectives.FAILED] * 2)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] in ("0", "1"):
+        be_rank(int(sys.argv[1]), sys.argv[2])
     unittest.main()

@@ -5,6 +5,7 @@ what begins, and when it has ended. Where the operations come from is _torch_hoo
 Everything here runs inside somebody's training step: nothing raises, nothing waits for a device.
 """
 import atexit
+import sys
 import threading
 import warnings
 
@@ -18,6 +19,14 @@ IDLE_WAIT_S = 5        # between two looks whether there are any, when nobody ca
 STOP_WAIT_S = 5
 WATCHED_MAX = 1024     # handles kept; each holds on to its tensors
 WATCHED_BLIND_MAX = 64  # of those that cannot tell that they have ended
+
+
+def warn(text):
+    """For hooks: an operation must not fail because its program makes errors of warnings."""
+    try:
+        warnings.warn(f"holdfast: {text}", RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 class Running:
@@ -150,8 +159,7 @@ class Recording:
         """A hook that fails must not fail the operation. Says so once."""
         if self.active:
             self.active = False
-            warnings.warn(f"holdfast: collectives are not recorded any more: {type(error).__name__}: {error}",
-                          RuntimeWarning, stacklevel=2)
+            warn(f"collectives are not recorded any more: {type(error).__name__}: {error}")
 
     # -- for the hooks
 
@@ -160,7 +168,7 @@ class Recording:
         try:
             return self._native.add_group(name, ranks, size)
         except HoldfastError as error:
-            warnings.warn(f"holdfast: {error}", RuntimeWarning, stacklevel=2)
+            warn(str(error))
             return 0
 
     def begin(self, group, kind, dtype, peer, nbytes, on_host):
