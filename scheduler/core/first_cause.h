@@ -20,7 +20,7 @@ enum class FailureKind {
   kExitedEarly,  // exit 0 while its peers still had work
   kStopped,      // SIGSTOP or a freezer, longer than the grace
   kStartFailed,  // the command could not be started
-  kHung,  // it lives, and its mode is to act; `hung_class` and `detail` say what was found
+  kHung,         // it lives, and its mode is to act; `hung_class` and `detail` say what was found
   kVanished,     // its node's agent no longer knows it (keeper died, node restarted)
   kNodeLost,
   kStoreLost,   // it ended by itself after the store it met its peers through; `detail` says how
@@ -41,7 +41,7 @@ struct RankFailure {
   bool start_is_program = false;  // kStartFailed: the command is at fault, not the node
   std::string message;            // last words
   std::string stderr_tail;
-  std::string detail;         // what the agent said about it
+  std::string detail;  // what the agent said about it
   v1::FaultClass hung_class = v1::FAULT_CLASS_UNSPECIFIED;
   std::string device_reason;  // of the rank's device, when unhealthy
 };
