@@ -112,8 +112,8 @@ Outcome ShowToTheEnd(SchedulerClient* client, InterruptGuard* guard, const OwnCl
   const int code = reader.Run();
   if (code != kExitInterrupted) return {code, true};
   if (const absl::Status lost = cluster.GivenUp(); !lost.ok()) return {Fail(lost), false};
+  guard->Rearm();  // first: who reads the next line may answer it at once
   Hint("holdfast: interrupted: the ranks get TERM, and KILL after 10 s; again to kill them now");
-  guard->Rearm();
   if (auto cancelled = CancelJob(client, id); !cancelled.ok()) {
     Hint(absl::StrCat("holdfast: ", cancelled.status().message(), "; its ranks are killed"));
     return {kExitInterrupted, false};

@@ -141,8 +141,8 @@ int ShowToTheEnd(SchedulerClient* client, InterruptGuard* guard, const Task& tas
   LogReader reader(client, guard, options, /*json=*/false, several);
   int code = reader.Run();
   if (code != kExitInterrupted) return code;
+  guard->Rearm();  // first: who reads the next line may answer it at once
   Hint("holdfast: interrupted: the ranks get TERM, and KILL after 10 s; again to stop waiting");
-  guard->Rearm();
   if (auto cancelled = CancelJob(client, kJob); !cancelled.ok()) return Fail(cancelled.status());
   code = reader.Run();
   return kExitInterrupted;
