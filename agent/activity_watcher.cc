@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/activity_model.h"
+#include "agent/kept_logs.h"
 #include "base/clock.h"
 #include "base/inspect/judge.h"
 #include "base/inspect/look_once.h"
@@ -30,6 +31,7 @@ using inspect::ProcFs;
 constexpr int64_t kEndMsMax = 2'000;
 constexpr int64_t kForgetNs = 600 * kNsPerSec;  // between two attempts of a job
 constexpr size_t kPythonLines = 3;
+constexpr size_t kTextBytesMax = 2048;
 
 using Who = std::pair<uint64_t, uint32_t>;  // job, rank
 
@@ -64,6 +66,15 @@ v1::Quiet::WaitsFor ToProto(inspect::WaitsFor end) {
       break;
   }
   return v1::Quiet::WAITS_FOR_UNSPECIFIED;
+}
+
+// For a message and a terminal: paths, process names and Python's lines are the job's to choose.
+std::string Plain(std::string text) {
+  text.resize(std::min(text.size(), kTextBytesMax));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return ToUtf8(text);
 }
 
 // Changes with every write to the log, whose files move when they are full.
@@ -186,8 +197,8 @@ class Looker {
     quiet.set_pauses_seen(difference.pauses);
     quiet.set_confidence(difference.confidence);
     quiet.set_waits_for(ToProto(watched.judgement.end));
-    quiet.set_what(watched.judgement.text);
-    quiet.set_python(watched.python);
+    quiet.set_what(Plain(watched.judgement.text));
+    quiet.set_python(Plain(watched.python));
     quiet.set_pid(static_cast<uint64_t>(watched.judgement.pid));
     return quiet;
   }

@@ -241,6 +241,24 @@ bool IsUtf8(std::string_view text) {
   return true;
 }
 
+namespace {
+
+bool IsInsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+}  // namespace
+
+std::string HeadUtf8(std::string_view text, size_t bytes_max) {
+  size_t end = std::min(text.size(), bytes_max);
+  while (end < text.size() && end > 0 && IsInsideCharacter(text[end])) --end;
+  return std::string(text.substr(0, end));
+}
+
+std::string TailUtf8(std::string_view text, size_t bytes_max) {
+  size_t begin = text.size() - std::min(text.size(), bytes_max);
+  while (begin > 0 && begin < text.size() && IsInsideCharacter(text[begin])) ++begin;
+  return std::string(text.substr(begin));
+}
+
 bool IsEnvironmentName(std::string_view name) {
   if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {

@@ -36,6 +36,10 @@ absl::StatusOr<CheckpointId> ParseCheckpointName(std::string_view text);
 std::string NearestName(std::string_view wrong, const std::vector<std::string>& known);
 
 bool IsUtf8(std::string_view text);
+// At most `bytes_max` of the beginning or the end, never half a character: a message with one in a
+// text field is written and cannot be read again.
+std::string HeadUtf8(std::string_view text, size_t bytes_max);
+std::string TailUtf8(std::string_view text, size_t bytes_max);
 // [A-Za-z_][A-Za-z0-9_]*
 bool IsEnvironmentName(std::string_view name);
 

@@ -98,5 +98,21 @@ TEST(EnvironmentName, FollowsTheShell) {
     EXPECT_FALSE(IsEnvironmentName(text)) << text;
 }
 
+TEST(Utf8, ACutNeverLeavesHalfACharacter) {
+  const std::string text = "a\u00e9\u4f60b";  // 1, 2, 3 and 1 bytes
+  for (size_t max = 0; max <= text.size() + 1; ++max) {
+    const std::string head = HeadUtf8(text, max), tail = TailUtf8(text, max);
+    EXPECT_TRUE(IsUtf8(head) && IsUtf8(tail)) << max;
+    EXPECT_LE(head.size(), max);
+    EXPECT_LE(tail.size(), max);
+    EXPECT_EQ(text.substr(0, head.size()), head);
+    EXPECT_EQ(text.substr(text.size() - tail.size()), tail);
+  }
+  EXPECT_EQ(HeadUtf8(text, 5), "a\u00e9");
+  EXPECT_EQ(TailUtf8(text, 3), "b");
+  EXPECT_EQ(HeadUtf8(text, 100), text);
+  EXPECT_EQ(TailUtf8(text, 4), "\u4f60b");
+}
+
 }  // namespace
 }  // namespace holdfast::proto

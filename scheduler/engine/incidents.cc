@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/text.h"
 
 namespace holdfast::sched {
 namespace {
@@ -28,7 +29,7 @@ void Describe(const Cause& cause, v1::Incident* incident) {
   incident->mutable_victims()->Assign(cause.victims.begin(), cause.victims.end());
   incident->set_node(cause.node);
   incident->set_what(cause.what);
-  incident->set_detail(cause.detail.substr(0, kDetailBytesMax));
+  incident->set_detail(proto::HeadUtf8(cause.detail, kDetailBytesMax));
 }
 
 }  // namespace

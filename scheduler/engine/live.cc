@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "proto/text.h"
 #include "scheduler/core/live_causes.h"
 
 namespace holdfast::sched {
@@ -71,7 +72,7 @@ void Fill(const LiveCause& cause, v1::LedgerEntry* entry) {
   entry->mutable_ranks()->Assign(cause.ranks.begin(), cause.ranks.end());
   entry->set_node(cause.node);
   entry->set_what(cause.what);
-  entry->set_evidence(cause.evidence.substr(0, kEvidenceBytesMax));
+  entry->set_evidence(proto::HeadUtf8(cause.evidence, kEvidenceBytesMax));
   entry->set_confidence(cause.confidence);
 }
 

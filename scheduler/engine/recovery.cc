@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "proto/fence.h"
+#include "proto/text.h"
 #include "scheduler/core/restart_policy.h"
 #include "scheduler/engine/attempt.h"
 #include "scheduler/engine/failures.h"
@@ -118,8 +119,7 @@ void Fail(Cycle& c, uint64_t id, const Cause& cause, const std::string& reason) 
   records::JobRecord* job = c.txn.MutableJob(id);
   job->mutable_status()->set_exit_code(ShellExitCode(cause.root.exit_code));
   const std::string& last = cause.root.stderr_tail.empty() ? cause.detail : cause.root.stderr_tail;
-  job->mutable_status()->set_last_stderr(
-      last.size() > kStderrBytesMax ? last.substr(last.size() - kStderrBytesMax) : last);
+  job->mutable_status()->set_last_stderr(proto::TailUtf8(last, kStderrBytesMax));
   if (v1::Incident* incident = OpenIncident(job)) incident->set_rung(6);
   EndJob(c, id, JobEvent::kEndFailed, reason);
 }
