@@ -100,7 +100,8 @@ class Observe(ObserveCase):
         child, begun = int(loader[1]), time.monotonic()
         self.wait_told(run, rf"rank 0 on n0 waits for its child {child} \(\S+\), which waits in read of "
                             rf"{re.escape(self.directory)}/real\?\? \(descriptor \d+\); observed: would stop all "
-                            r"ranks and start them again once the time lost exceeds what that costs, [\d.]+ s \(9\d % sure\)\n")
+                            r"ranks and start them again once the time lost exceeds what that costs, [\d.]+ s "
+                            r"\(9\d % sure\)\n")
         # The limit is three seconds at least; two looks, a beat and what is told take the rest.
         self.assertLess(time.monotonic() - begun, 13 * processes.PATIENCE)
         os.write(self.writer, b"x")

@@ -160,8 +160,8 @@ class NodeLost(SlurmCase):
     def test_without_a_spare_the_job_is_requeued(self):
         self.submit(1500, flags="--fence-after 2s")
         pids = self.wait_step(5)
-        before = len(self.notes())
         processes.kill_all(self.node_pids(pids[2])[0])
+        before = len(self.notes())  # of the lost ranks there will be no other
         self.wait_step(5, after=before)
         self.assertIn("asking Slurm to requeue", self.output())
         self.assertEqual(self.slurm.show(self.job)["Restarts"], "1")
@@ -172,8 +172,8 @@ class NodeLost(SlurmCase):
     def test_the_loss_of_the_first_node_requeues_the_job(self):
         self.submit(1500)
         pids = self.wait_step(5)
-        before = len(self.notes())
         processes.kill_all(self.node_pids(pids[0])[0])
+        before = len(self.notes())  # of the lost ranks there will be no other
         self.wait_step(5, after=before)
         self.assertIn("its node is lost", self.output())
         self.assertEqual(self.slurm.show(self.job)["Restarts"], "1")
