@@ -31,9 +31,20 @@ using inspect::ProcFs;
 constexpr int64_t kEndMsMax = 2'000;
 constexpr int64_t kForgetNs = 600 * kNsPerSec;  // between two attempts of a job
 constexpr size_t kPythonLines = 3;
-constexpr size_t kTextBytesMax = 2048;
+constexpr size_t kTextBytesMax = 1024;
+constexpr int64_t kExplainShare = 20;  // of the time, one part at most goes into explaining waits
 
 using Who = std::pair<uint64_t, uint32_t>;  // job, rank
+
+constexpr char kMoves[] = "moves";  // within this file: a past is known, and nothing differs
+
+// What was last said of a rank.
+struct Word {
+  uint64_t attempt = 0;
+  int64_t at_ns = 0;
+  v1::Quiet quiet;
+};
+using Words = std::map<Who, Word>;
 
 // What is known of one rank.
 struct Watched {
@@ -44,8 +55,10 @@ struct Watched {
   // While it differs: the look before, and what is certain by now.
   inspect::Sample sample;
   int64_t sample_ns = 0;
+  int64_t next_sample_ns = 0;
   inspect::Judgement judgement;
   std::string python;
+  pid_t python_pid = 0;
   bool python_asked = false;
 };
 
@@ -97,22 +110,23 @@ class Looker {
     path_ = path == nullptr ? "" : path;
   }
 
-  std::map<Who, std::pair<uint64_t, v1::Quiet>> Look(const std::vector<WatchedRank>& ranks) {
-    std::map<Who, std::pair<uint64_t, v1::Quiet>> quiet;
+  Words Look(const std::vector<WatchedRank>& ranks) {
+    Words words;
     const std::vector<ProcessStat> all =
         ranks.empty() ? std::vector<ProcessStat>() : proc_.AllStats();
     for (const WatchedRank& rank : ranks) {
       Watched& watched = watched_[{rank.job, rank.rank}];
-      const auto found = LookAt(rank, all, &watched);
-      if (found.has_value()) quiet[{rank.job, rank.rank}] = {rank.attempt, *found};
+      if (auto word = LookAt(rank, all, &watched))
+        words[{rank.job, rank.rank}] = {rank.attempt, clock_.MonoNs(), *std::move(word)};
     }
     const int64_t now_ns = clock_.MonoNs();
     for (auto it = watched_.begin(); it != watched_.end();)
       it = now_ns - it->second.seen_ns > kForgetNs ? watched_.erase(it) : std::next(it);
-    return quiet;
+    return words;
   }
 
  private:
+  // nullopt: it could not be looked at.
   std::optional<v1::Quiet> LookAt(const WatchedRank& rank, const std::vector<ProcessStat>& all,
                                   Watched* watched) {
     watched->seen_ns = clock_.MonoNs();
@@ -131,9 +145,11 @@ class Looker {
     const auto difference = watched->model.Differs(watched->seen_ns);
     if (!difference.has_value()) {
       EndPause(watched);
-      return std::nullopt;
+      v1::Quiet none;
+      if (watched->model.Knows()) none.set_signal(kMoves);
+      return none;
     }
-    Explain(processes, watched);
+    Explain(processes, *difference, watched);
     return Told(*difference, *watched);
   }
 
@@ -153,28 +169,37 @@ class Looker {
 
   static void EndPause(Watched* watched) {
     watched->sample.clear();
+    watched->next_sample_ns = 0;
     watched->judgement = {};
     watched->python.clear();
+    watched->python_pid = 0;
     watched->python_asked = false;
   }
 
   // What it waits for takes two looks. A wait that wakes up now and then to wait again is not
-  // certain in each of them: what was, stays.
-  void Explain(const std::vector<ProcessStat>& processes, Watched* watched) {
+  // certain in each of them: what was stays, as long as no work is seen.
+  void Explain(const std::vector<ProcessStat>& processes, const Difference& difference,
+               Watched* watched) {
+    if (difference.signal != "work") watched->judgement = {};
+    const int64_t begin_ns = clock_.MonoNs();
+    if (begin_ns < watched->next_sample_ns) return;
     std::vector<pid_t> pids;
     for (const ProcessStat& stat : processes) pids.push_back(stat.pid);
     inspect::Sample now = inspect::TakeSample(proc_, pids);
     const int64_t now_ns = clock_.MonoNs();
     if (!watched->sample.empty()) {
       inspect::LookedAt looked;
-      for (const auto& [pid, sample] : now)
-        looked[pid] =
-            inspect::LookOnce(proc_, sample, watched->sample, now_ns - watched->sample_ns, pids);
+      inspect::PipeWriters writers(proc_, pids);
+      for (const auto& [pid, sample] : now) {
+        looked[pid] = inspect::LookOnce(proc_, sample, watched->sample, now_ns - watched->sample_ns,
+                                        &writers);
+      }
       inspect::Judgement judgement = inspect::JudgeChain(watched->rank.pid, looked);
       if (!judgement.text.empty()) watched->judgement = std::move(judgement);
     }
     watched->sample = std::move(now);
     watched->sample_ns = now_ns;
+    watched->next_sample_ns = now_ns + kExplainShare * (clock_.MonoNs() - begin_ns);
     if (!watched->judgement.text.empty() && !watched->python_asked) AskPython(watched);
   }
 
@@ -186,7 +211,9 @@ class Looker {
     const auto py_spy = inspect::FindPySpy(proc_, pid, path_);
     if (!py_spy.ok()) return;
     const auto stack = inspect::PythonStack(*py_spy, pid);
-    if (stack.ok()) watched->python = inspect::StackText(*stack, kPythonLines);
+    if (!stack.ok()) return;
+    watched->python = inspect::StackText(*stack, kPythonLines);
+    watched->python_pid = pid;
   }
 
   static v1::Quiet Told(const Difference& difference, const Watched& watched) {
@@ -199,7 +226,8 @@ class Looker {
     quiet.set_waits_for(ToProto(watched.judgement.end));
     quiet.set_what(Plain(watched.judgement.text));
     quiet.set_python(Plain(watched.python));
-    quiet.set_pid(static_cast<uint64_t>(watched.judgement.pid));
+    quiet.set_pid(static_cast<uint64_t>(watched.python_pid != 0 ? watched.python_pid
+                                                                : watched.judgement.pid));
     return quiet;
   }
 
@@ -216,7 +244,7 @@ struct ActivityWatcher::Shared {
   Mutex mutex;
   CondVar changed;
   std::vector<WatchedRank> ranks ABSL_GUARDED_BY(mutex);
-  std::map<Who, std::pair<uint64_t, v1::Quiet>> quiet ABSL_GUARDED_BY(mutex);
+  Words words ABSL_GUARDED_BY(mutex);
   bool stop ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
 
@@ -230,9 +258,9 @@ struct ActivityWatcher::Shared {
         if (stop) break;
         now = ranks;
       }
-      auto found = looker.Look(now);
+      Words found = looker.Look(now);
       MutexLock lock(mutex);
-      quiet = std::move(found);
+      words = std::move(found);
     }
     MutexLock lock(mutex);
     ended = true;
@@ -264,9 +292,11 @@ void ActivityWatcher::SetRanks(std::vector<WatchedRank> ranks) {
 std::optional<v1::Quiet> ActivityWatcher::QuietOf(uint64_t job, uint64_t attempt,
                                                   uint32_t rank) const {
   MutexLock lock(shared_->mutex);
-  const auto found = shared_->quiet.find({job, rank});
-  if (found == shared_->quiet.end() || found->second.first != attempt) return std::nullopt;
-  return found->second.second;
+  const auto found = shared_->words.find({job, rank});
+  if (found == shared_->words.end() || found->second.attempt != attempt) return v1::Quiet();
+  if (SystemClock().MonoNs() - found->second.at_ns > kStaleMs * kNsPerMs) return v1::Quiet();
+  if (found->second.quiet.signal() == kMoves) return std::nullopt;
+  return found->second.quiet;
 }
 
 }  // namespace holdfast::agent

@@ -22,6 +22,7 @@
 namespace holdfast::agent {
 
 inline constexpr int64_t kActivityLookMs = 500;
+inline constexpr int64_t kStaleMs = 5'000;
 
 struct WatchedRank {
   uint64_t job = 0;
@@ -42,6 +43,8 @@ class ActivityWatcher {
 
   // Takes the place of what was watched before.
   void SetRanks(std::vector<WatchedRank> ranks);
+  // nullopt: its past is known, and it does not differ from it. A Quiet without a signal: nothing
+  // is known, because it has not moved often enough yet, or was not looked at for kStaleMs.
   std::optional<v1::Quiet> QuietOf(uint64_t job, uint64_t attempt, uint32_t rank) const;
 
  private:

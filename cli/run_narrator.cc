@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/ids.h"
 #include "cli/ledger/ledger_file.h"
 #include "cli/output.h"
 
@@ -31,7 +32,7 @@ void KeepLedger(SchedulerClient* client, const std::string& job) {
   if (!status.ok()) Hint(absl::StrCat("holdfast: the ledger is not kept: ", status.message()));
 }
 
-void RunNarrator::Tell(const v1::Event& event) const {
+void RunNarrator::Tell(const v1::Event& event) {
   const std::string& kind = event.kind();
   // Not where it starts: only the script knows which checkpoint it loads.
   if (kind == "job.restarted") Hint(absl::StrCat("holdfast: attempt ", event.attempt(), " starts"));
@@ -39,12 +40,23 @@ void RunNarrator::Tell(const v1::Event& event) const {
     Hint(absl::StrCat("holdfast: ", event.text()));
   if (kind == "ledger.opened" || kind == "ledger.due")
     Hint(absl::StrCat("holdfast: ", event.text()));
+  if (kind == "ledger.opened") TellHow(event);
   if (kind == "ledger.closed" && event.ledger().outcome() == v1::LedgerEntry::OUTCOME_WENT_ON)
     Hint(absl::StrCat("holdfast: ", event.text()));
   if (!job_.empty()) return;
   if (kind == "job.queued") Hint(absl::StrCat("holdfast: ", event.text()));
   if (kind == "node.lost" || kind == "node.loss_held")
     Hint(absl::StrCat("holdfast: node ", event.node(), ": ", event.text()));
+}
+
+// Once: the way to this run's own scheduler is nowhere else to be seen.
+void RunNarrator::TellHow(const v1::Event& event) {
+  if (std::exchange(how_told_, true)) return;
+  const std::string job = ToString(JobId{event.job()});
+  const std::string to = absl::StrCat(" --endpoint ", client_->endpoint(), "`");
+  Hint(absl::StrCat("holdfast: to see more: `holdfast look ", job, to,
+                    "; to have it acted on: `holdfast modes ", job, " ", event.ledger().cause(),
+                    "=act", to, "; Ctrl-C ends the run"));
 }
 
 RunNarrator::RunNarrator(SchedulerClient* client, std::string job,

@@ -31,11 +31,13 @@ class RunNarrator {
 
  private:
   void Run();
-  void Tell(const v1::Event& event) const;
+  void Tell(const v1::Event& event);
+  void TellHow(const v1::Event& event);
 
   SchedulerClient* const client_;
   const std::string job_;
   IncidentCommand incidents_;
+  bool how_told_ = false;
   Mutex mutex_;
   CondVar changed_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -28,7 +28,7 @@ struct RunRequest {
   std::string grace, time_limit;         // durations, as `submit` takes them
   std::string standby = "auto";          // --standby: auto, none, or modules
   std::string notify;                    // a shell command for each incident; empty: none
-  std::string modes = "observe";         // --modes, as `submit` takes them
+  std::string modes;                     // --modes; what it does not name is observed
   std::string log_limit;                 // bytes, as `submit` takes them; empty: the default
   bool module = false, no_python = false;
   std::vector<std::string> program;         // the script, module or program and its arguments

@@ -77,6 +77,9 @@ bool ActivityModel::Worked(const ActivityLook& look, int64_t now_ns) const {
 
 void ActivityModel::Look(const ActivityLook& look, int64_t now_ns) {
   if (last_.has_value()) {
+    if (const int64_t gap_ns = now_ns - last_ns_; gap_ns > kLookGapMs * kNsPerMs) {
+      for (PauseModel* model : {&work_, &output_, &steps_}) model->Skip(gap_ns);
+    }
     if (Worked(look, now_ns)) work_.Moved(now_ns);
     if (look.output != last_->output) output_.Moved(now_ns);
     if (look.step != last_->step) steps_.Moved(now_ns);

@@ -16,13 +16,17 @@ namespace holdfast::agent {
 
 inline constexpr uint64_t kPausesMin = 20;       // before anything is said
 inline constexpr int64_t kQuietFloorMs = 3'000;  // no limit is shorter
-inline constexpr int kWorkPercentMin = 3;        // of one CPU: less is a process that waits
+inline constexpr int64_t kLookGapMs =
+    2'000;                                 // between two looks: more, and the watcher stood still
+inline constexpr int kWorkPercentMin = 3;  // of one CPU: less is a process that waits
 inline constexpr uint64_t kWorkBytesMin = 4096;  // of I/O between two looks
 
 // Pauses of one thing that moves. Their 99th percentile is kept in steps of about a third.
 class PauseModel {
  public:
   void Moved(int64_t now_ns);
+  // Nobody looked for so long: that is no part of a pause.
+  void Skip(int64_t ns) { moved_ns_ += moved_ns_ == 0 ? 0 : ns; }
   void Forget() { moved_ns_ = 0; }  // another process: what lies between is no pause of it
   // max(floor, 3 x the 99th percentile, 1.5 x the longest); 0 until enough was seen.
   int64_t LimitMs() const;
@@ -63,6 +67,8 @@ class ActivityModel {
   void Look(const ActivityLook& look, int64_t now_ns);
   void NewProcess();  // what was learned stays
   std::optional<Difference> Differs(int64_t now_ns) const;
+  // It has moved often enough for its past to be known.
+  bool Knows() const { return work_.pauses() >= kPausesMin; }
 
  private:
   bool Worked(const ActivityLook& look, int64_t now_ns) const;

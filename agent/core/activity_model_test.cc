@@ -98,6 +98,18 @@ TEST_F(ActivityModelTest, OneThatSpinsWithoutStepsDiffers) {
   EXPECT_EQ(Differs()->signal, "steps");
 }
 
+TEST_F(ActivityModelTest, TimeInWhichNobodyLookedIsNoPause) {
+  Pass(30'000, true);
+  now_ns_ += 60 * kNsPerSec;  // the watcher was stopped, or the whole machine
+  Pass(kLookMs, true);
+  Pass(5'000, false);
+  EXPECT_TRUE(Differs().has_value()) << "the limit is what it was";
+  now_ns_ += 60 * kNsPerSec;
+  Pass(kLookMs, false);
+  ASSERT_TRUE(Differs().has_value()) << "and a hang is a hang still";
+  EXPECT_LT(Differs()->lasted_ms, 7'000);
+}
+
 TEST_F(ActivityModelTest, ANewProcessStartsAnewButKnowsThePast) {
   Pass(30'000, true);
   Pass(10'000, false);

@@ -133,10 +133,12 @@ def run(is_module, name, arguments):
     import importlib.machinery
     sys.path[0] = os.path.dirname(os.path.realpath(name))
     sys.argv[:] = [name] + arguments
-    main.__file__, main.__cached__, main.__spec__ = name, None, None
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", name)
+    # As the interpreter has them: absolute since Python 3.9.
+    path = os.path.abspath(name) if sys.version_info >= (3, 9) else name
+    main.__file__, main.__cached__, main.__spec__ = path, None, None
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     with open(name, "rb") as file:
-        code = compile(file.read(), name, "exec")
+        code = compile(file.read(), path, "exec")
     exec(code, main.__dict__)  # pylint: disable=exec-used
 
 

@@ -18,7 +18,7 @@
 
 namespace holdfast::inspect {
 
-inline constexpr int kChainMax = 8;  // children of children that a sentence follows
+inline constexpr size_t kChainMax = 8;  // children of children that a sentence follows
 
 // A process at the second look.
 struct Looked {
@@ -32,10 +32,10 @@ using LookedAt = std::map<pid_t, Looked>;
 
 // Where a chain of waits ends: what would have to happen for the process to go on.
 enum class WaitsFor {
-  kUnknown,  // nothing is certain, or a lock, or something without a name
+  kUnknown,  // nothing is certain, or a lock, or one of several, or something without a name
   kPeer,     // a socket: another process, perhaps on another machine
   kTime,     // it sleeps
-  kData,     // a file, a pipe, a child
+  kData,     // a file, or a pipe with a name
   kStorage,  // it is uninterruptible: a disk or a network file system
   kStopped,  // a signal or a debugger stopped it
   kEnded,

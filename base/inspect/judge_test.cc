@@ -143,8 +143,9 @@ TEST(JudgeTest, StatesOfTheKernel) {
   all[5].stat.threads = 3;
   all[5].wait->kernel = "nfs_wait_bit_killable";
   EXPECT_EQ(Judge(5, all),
-            "its main thread waits in read of /mnt/x (descriptor 3), uninterruptible, in the "
+            "waits, in its main thread, in read of /mnt/x (descriptor 3), uninterruptible, in the "
             "kernel's nfs_wait_bit_killable");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kStorage);
   all[5].stat.state = 't';
   all[5].tracer = 99;
   EXPECT_EQ(Judge(5, all), "is held by a debugger, process 99");
@@ -162,6 +163,63 @@ TEST(JudgeTest, WhoCanWriteIntoThePipe) {
             "in read of /mnt/x (descriptor 3)");
   all[5].writers = {6, 7};
   EXPECT_EQ(Judge(5, all), "waits in read of pipe:[9] (descriptor 3), open for writing in 6, 7");
+}
+
+TEST(JudgeTest, TheEndOfAChainIsThatOfItsLastProcess) {
+  LookedAt all;
+  all[5] = ProcessOf(5, 1, 'S', WaitKind::kChild, "wait4");
+  all[6] = Reader(6, 5, "/mnt/x");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kData);
+  EXPECT_EQ(JudgeChain(5, all).pid, 6);
+  all[6] = Reader(6, 5, "tcp 127.0.0.1:1 -> 127.0.0.1:2");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kPeer);
+  all[6].rates->blocked = false;  // it works
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown);
+  EXPECT_FALSE(JudgeChain(5, all).text.empty());
+  all[6].stat.state = 'T';
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kStopped);
+}
+
+TEST(JudgeTest, AnyOfSeveralChildrenIsCertainOnlyWhenAllAre) {
+  LookedAt all;
+  all[5] = ProcessOf(5, 1, 'S', WaitKind::kChild, "wait4");
+  all[6] = Reader(6, 5, "/mnt/x");
+  all[7] = Reader(7, 5, "/mnt/y");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kData);
+  EXPECT_EQ(JudgeChain(5, all).pid, 6);
+  all[7] = Reader(7, 5, "tcp 127.0.0.1:1 -> 127.0.0.1:2");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown);
+  all[7] = Reader(7, 5, "/mnt/y");
+  all[7].rates->blocked = false;
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown);
+}
+
+// A loader's main process waits for its two workers; one of these hangs, the other waits for work.
+TEST(JudgeTest, WhoWaitsForTheWaitingOneIsNotTheCause) {
+  LookedAt all;
+  all[5] = Reader(5, 1, "pipe:[9]");
+  all[5].writers = {6, 7};
+  all[6] = Reader(6, 5, "pipe:[10]");
+  all[6].writers = {5, 7};
+  all[7] = Reader(7, 5, "/mnt/shard");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kData);
+  EXPECT_EQ(JudgeChain(5, all).pid, 7);
+  EXPECT_EQ(Judge(5, all),
+            "waits in read of pipe:[9] (descriptor 3), open for writing in 6, 7, of which 7 "
+            "(python) waits in read of /mnt/shard (descriptor 3)");
+  all[7] = Reader(7, 5, "pipe:[11]");
+  all[7].writers = {5};
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown) << "all wait for each other";
+}
+
+TEST(JudgeTest, APipeWithoutAKnownWriterAndOneOfSeveralAreUnknown) {
+  LookedAt all;
+  all[5] = Reader(5, 1, "pipe:[9]");
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown);
+  all[5].wait->kind = WaitKind::kPoll;
+  all[5].wait->fds = {3, 4};
+  all[5].wait->targets = {"/mnt/x", "/mnt/y"};
+  EXPECT_EQ(JudgeChain(5, all).end, WaitsFor::kUnknown);
 }
 
 // Numbers that change while they are read can make a circle of children.

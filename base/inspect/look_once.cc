@@ -16,7 +16,7 @@ bool ReadsAPipe(const Wait& wait) {
 }  // namespace
 
 Looked LookOnce(const ProcFs& proc, const ProcessSample& now, const Sample& before,
-                int64_t elapsed_ns, const std::vector<pid_t>& relatives) {
+                int64_t elapsed_ns, PipeWriters* writers) {
   Looked looked;
   const pid_t pid = now.stat.pid;
   looked.stat = now.stat;
@@ -25,7 +25,7 @@ Looked LookOnce(const ProcFs& proc, const ProcessSample& now, const Sample& befo
   if (const auto line = ParseSyscall(now.syscall)) {
     looked.wait = ExplainWait(proc, pid, *line);
     if (ReadsAPipe(*looked.wait)) {
-      for (const pid_t writer : WritersOf(proc, looked.wait->targets[0], relatives)) {
+      for (const pid_t writer : writers->Of(looked.wait->targets[0])) {
         if (writer != pid) looked.writers.push_back(writer);
       }
     }

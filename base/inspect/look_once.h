@@ -8,18 +8,17 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "base/inspect/judge.h"
 #include "base/inspect/proc_fs.h"
 #include "base/inspect/sample.h"
+#include "base/inspect/wait.h"
 
 namespace holdfast::inspect {
 
-// `before`: the first look, `elapsed_ns` earlier. `relatives`: the processes among which the
-// writers of a pipe are looked for.
+// `before`: the first look, `elapsed_ns` earlier.
 Looked LookOnce(const ProcFs& proc, const ProcessSample& now, const Sample& before,
-                int64_t elapsed_ns, const std::vector<pid_t>& relatives);
+                int64_t elapsed_ns, PipeWriters* writers);
 
 }  // namespace holdfast::inspect
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -41,11 +42,18 @@ bool IsTrusted(const std::string& path) {
 
 // A directory further up that others may write lets them move what lies below.
 bool IsTrustedAllTheWay(std::string path) {
-  while (IsTrusted(path)) {
+  while (!path.empty() && IsTrusted(path)) {
     if (path == "/") return true;
     path = DirName(path);
   }
   return false;
+}
+
+std::string RealPath(const std::string& path) {
+  char* real = ::realpath(path.c_str(), nullptr);
+  const std::string out = real == nullptr ? "" : real;
+  std::free(real);
+  return out;
 }
 
 std::vector<std::string> BesideInterpreter(const ProcFs& proc, pid_t pid) {
@@ -76,7 +84,10 @@ absl::StatusOr<std::string> FindPySpy(const ProcFs& proc, pid_t pid, const std::
   const bool ours = owner.ok() && *owner == ::geteuid();  // its directory's code runs as us already
   for (const std::string& candidate : BesideInterpreter(proc, pid)) {
     if (!IsProgram(candidate)) continue;
-    if (ours || IsTrustedAllTheWay(candidate)) return candidate;
+    if (ours) return candidate;
+    // Links and /proc/PID lead where another user wants them to, now or later.
+    const std::string real = RealPath(candidate);
+    if (real.rfind("/proc/", 0) != 0 && IsTrustedAllTheWay(real)) return real;
     refused = candidate;
   }
   for (const absl::string_view part : absl::StrSplit(path, ':', absl::SkipEmpty())) {

@@ -191,23 +191,26 @@ std::string WaitText(const Wait& wait) {
   }
 }
 
-std::vector<pid_t> WritersOf(const ProcFs& proc, const std::string& target,
-                             const std::vector<pid_t>& pids) {
-  std::vector<pid_t> writers;
-  for (const pid_t pid : pids) {
-    const auto descriptors = proc.Descriptors(pid);
+const std::vector<pid_t>& PipeWriters::Of(const std::string& target) {
+  if (!read_) Read();
+  return writers_[target];
+}
+
+void PipeWriters::Read() {
+  read_ = true;
+  for (const pid_t pid : pids_) {
+    const auto descriptors = proc_.Descriptors(pid);
     if (!descriptors.ok()) continue;
     for (const int fd : *descriptors) {
-      const auto link = proc.ReadLink(pid, absl::StrCat("fd/", fd));
-      if (!link.ok() || *link != target) continue;
-      const auto info = proc.Read(pid, absl::StrCat("fdinfo/", fd));
+      const auto link = proc_.ReadLink(pid, absl::StrCat("fd/", fd));
+      if (!link.ok() || link->rfind("pipe:[", 0) != 0) continue;
+      std::vector<pid_t>& writers = writers_[*link];
+      if (!writers.empty() && writers.back() == pid) continue;
+      const auto info = proc_.Read(pid, absl::StrCat("fdinfo/", fd));
       const auto flags = info.ok() ? ParseField(*info, "flags", 8) : std::nullopt;
-      if (!flags || (*flags & O_ACCMODE) == O_RDONLY) continue;
-      writers.push_back(pid);
-      break;
+      if (flags && (*flags & O_ACCMODE) != O_RDONLY) writers.push_back(pid);
     }
   }
-  return writers;
 }
 
 }  // namespace holdfast::inspect

@@ -10,7 +10,9 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -53,9 +55,22 @@ std::string WaitText(const Wait& wait);
 // A descriptor in words. The link itself when nothing more is known about it.
 absl::StatusOr<std::string> DescriptorTarget(const ProcFs& proc, pid_t pid, int fd);
 
-// Which of `pids` have the pipe or FIFO behind `target` ("pipe:[7]" or a path) open for writing.
-std::vector<pid_t> WritersOf(const ProcFs& proc, const std::string& target,
-                             const std::vector<pid_t>& pids);
+// The writers of all pipes that `pids` have open. Read at the first question, once: hundreds of
+// loaders inherit each other's descriptors.
+class PipeWriters {
+ public:
+  PipeWriters(const ProcFs& proc, std::vector<pid_t> pids) : proc_(proc), pids_(std::move(pids)) {}
+  // `target` as DescriptorTarget gives it. Each process once, in the order of `pids`.
+  const std::vector<pid_t>& Of(const std::string& target);
+
+ private:
+  void Read();
+
+  const ProcFs& proc_;
+  const std::vector<pid_t> pids_;
+  bool read_ = false;
+  std::map<std::string, std::vector<pid_t>> writers_;
+};
 
 }  // namespace holdfast::inspect
 

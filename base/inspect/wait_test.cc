@@ -166,7 +166,7 @@ TEST_F(WaitTest, PollNamesItsPipeAndWhoCanWriteIt) {
   const Wait wait = WaitIn(child.pid(), WaitKind::kPoll);
   ASSERT_EQ(wait.fds, std::vector<int>({fds[0]}));
   EXPECT_THAT(wait.targets[0], HasSubstr("pipe:["));
-  EXPECT_EQ(WritersOf(ProcFs(), wait.targets[0], {child.pid(), ::getpid()}),
+  EXPECT_EQ(PipeWriters(ProcFs(), {child.pid(), ::getpid()}).Of(wait.targets[0]),
             std::vector<pid_t>({::getpid()}));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/ids.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "cli/ledger/ledger_file.h"
@@ -11,6 +12,8 @@
 namespace holdfast::cli {
 namespace {
 
+constexpr int64_t kSinceMsMax = int64_t{100} * 365 * 24 * 3600 * 1000;
+
 struct LedgerOptions {
   std::string job;
   std::string since;
@@ -20,7 +23,7 @@ struct LedgerOptions {
 absl::StatusOr<int64_t> BeginOf(const std::string& since, int64_t now_wall_ns) {
   if (since.empty()) return 0;
   const auto ms = proto::ParseDurationMs(since, 1000);
-  if (!ms.ok() || *ms <= 0) {
+  if (!ms.ok() || *ms <= 0 || *ms > kSinceMsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("--since: \"", since, "\" is not a duration such as 12h or 7d"));
   }
@@ -29,6 +32,10 @@ absl::StatusOr<int64_t> BeginOf(const std::string& since, int64_t now_wall_ns) {
 
 absl::StatusOr<std::vector<v1::LedgerEntry>> OfRuns(const LedgerOptions& options,
                                                     int64_t begin_wall_ns) {
+  if (ParseJobId(options.job).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--job: ", options.job, ": each run has a j-1 of its own; with --runs give a name"));
+  }
   const std::string path = LedgerPath();
   if (path.empty()) {
     return absl::NotFoundError(

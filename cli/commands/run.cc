@@ -25,6 +25,7 @@
 #include "cli/up/own_cluster.h"
 #include "cli/wait.h"
 #include "proto/job_spec.h"
+#include "proto/modes.h"
 #include "proto/text.h"
 
 extern char** environ;
@@ -84,11 +85,16 @@ absl::StatusOr<v1::JobSpec> SpecOf(const RunRequest& request) {
   submission.time_limit = request.time_limit;
   submission.log_bytes = request.log_limit;
   submission.standby = request.no_python ? "none" : request.standby;
-  submission.modes = request.modes;
+  submission.modes = "observe";
   submission.fence_after = request.fence_after;
   if (request.max_restarts.has_value()) submission.restarts = absl::StrCat(*request.max_restarts);
   submission.environment = EnvironmentOf(request);
   HF_ASSIGN_OR_RETURN(v1::JobSpec spec, BuildSpec(submission));
+  if (!request.modes.empty()) {
+    const auto modes = proto::ParseModes(request.modes);
+    if (!modes.ok()) return Annotate(modes.status(), "--modes");
+    for (const auto& [cause, mode] : *modes) (*spec.mutable_modes())[cause] = mode;
+  }
   spec.set_program_restarts(request.max_restarts.has_value());  // who counts them means all of them
   return spec;
 }
@@ -118,6 +124,7 @@ Outcome ShowToTheEnd(SchedulerClient* client, InterruptGuard* guard, const OwnCl
     Hint(absl::StrCat("holdfast: ", cancelled.status().message(), "; its ranks are killed"));
     return {kExitInterrupted, false};
   }
+  KeepLedger(client, id);  // a hang is often ended so; after the second one nobody could be asked
   return {kExitInterrupted, reader.Run() != kExitInterrupted};
 }
 
@@ -132,10 +139,7 @@ Outcome RunJob(SchedulerClient* client, InterruptGuard* guard, const OwnCluster&
   const std::string id = ToString(JobId{submitted->job()});
   const RunNarrator narrator(client, id, request.notify);
   const Outcome shown = ShowToTheEnd(client, guard, cluster, request, id);
-  if (shown.code == kExitInterrupted || !shown.cancel) {
-    if (shown.cancel) KeepLedger(client, id);  // a hang is often ended so
-    return shown;
-  }
+  if (shown.code == kExitInterrupted || !shown.cancel) return shown;
   // What could not be shown does not decide how the job ended.
   auto end = WaitForEnd(client, guard, id);
   if (guard->interrupted()) return {kExitInterrupted, cluster.GivenUp().ok()};

@@ -144,6 +144,7 @@ int ShowToTheEnd(SchedulerClient* client, InterruptGuard* guard, const Task& tas
   guard->Rearm();  // first: who reads the next line may answer it at once
   Hint("holdfast: interrupted: the ranks get TERM, and KILL after 10 s; again to stop waiting");
   if (auto cancelled = CancelJob(client, kJob); !cancelled.ok()) return Fail(cancelled.status());
+  KeepLedger(client, kJob);  // after the second one nobody could be asked
   code = reader.Run();
   return kExitInterrupted;
 }
@@ -168,7 +169,7 @@ int SubmitAndShow(SchedulerClient* client, InterruptGuard* guard, const Task& ta
   }
   if (!end.ok()) return Fail(end.status());
   TellEnd(*end);
-  KeepLedger(client, kJob);
+  if (!interrupted) KeepLedger(client, kJob);
   if (watch.gave_up()) Requeue(*task.plan, "too few nodes are left");
   return CodeOfEnd(*end, interrupted && !watch.gave_up());
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -117,6 +119,33 @@ TEST_F(LedgerFileTest, AFullFileMakesRoomAndNothingNewIsLost) {
   EXPECT_LT(std::filesystem::file_size(path_), 4096u);
   size_t skipped = 0;
   EXPECT_EQ(ReadLedger(path_, &skipped)->back().lasted_ms(), 4);
+}
+
+TEST_F(LedgerFileTest, WhatNeverAnswersIsRefused) {
+  size_t skipped = 0;
+  const std::string fifo = dir_ + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::vector<v1::LedgerEntry> entries = {Entry(v1::LedgerEntry::OUTCOME_ENDED, 1, 2)};
+  EXPECT_THAT(std::string(AppendLedger(fifo, entries).message()), HasSubstr("no regular file"));
+  EXPECT_THAT(std::string(ReadLedger(fifo, &skipped).status().message()),
+              HasSubstr("no regular file"));
+  EXPECT_THAT(std::string(ReadLedger(dir_, &skipped).status().message()),
+              HasSubstr("no regular file"));
+  const std::string held = dir_ + "/held";
+  const int fd = ::open(held.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  EXPECT_EQ(AppendLedger(held, entries).code(), absl::StatusCode::kUnavailable);
+  ::close(fd);
+  EXPECT_TRUE(AppendLedger(held, entries).ok());
+}
+
+TEST_F(LedgerFileTest, HalfALineOfAnotherIsNoPartOfOurs) {
+  std::filesystem::create_directories(dir_ + "/sub");
+  std::ofstream(path_) << "{\"id\": \"3\", \"ca";
+  ASSERT_TRUE(AppendLedger(path_, {Entry(v1::LedgerEntry::OUTCOME_ENDED, 1, 2)}).ok());
+  size_t skipped = 0;
+  EXPECT_EQ(ReadLedger(path_, &skipped)->size(), 1u);
+  EXPECT_EQ(skipped, 1u);
 }
 
 TEST_F(LedgerFileTest, AnUnwritablePlaceIsNamed) {

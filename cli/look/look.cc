@@ -82,6 +82,7 @@ LookedRank LookAtRank(const ProcFs& proc, const PlacedRank& place, const RankPro
   out.place = place;
   out.pid = rank.rank.pid;
   const std::vector<pid_t> pids = PidsOf(rank);
+  inspect::PipeWriters writers(proc, pids);
   inspect::LookedAt all;
   std::vector<inspect::Rates> rates;
   int unreadable = 0;
@@ -89,7 +90,7 @@ LookedRank LookAtRank(const ProcFs& proc, const PlacedRank& place, const RankPro
     const auto found = now.find(pid);
     if (found == now.end()) continue;
     LookedProcess process;
-    process.looked = inspect::LookOnce(proc, found->second, before, elapsed_ns, pids);
+    process.looked = inspect::LookOnce(proc, found->second, before, elapsed_ns, &writers);
     process.command = CommandOf(proc, found->second.stat);
     if (!IsStill(proc, found->second.stat)) continue;
     if (process.looked.rates) rates.push_back(*process.looked.rates);

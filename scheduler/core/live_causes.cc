@@ -121,6 +121,7 @@ std::optional<LiveCause> FindHang(const std::vector<LiveRank>& ranks, int64_t no
   LiveCause out = CauseOf(named, proto::kCauseHang);
   out.fault_class = ClassOf(first);
   out.what = Told(named, absl::StrCat(" ", first.what()));
+  if (!first.python().empty()) absl::StrAppend(&out.what, "; in python: ", first.python());
   out.begin_ns = now_ns;
   std::vector<std::string> past;
   // Several stuck at once share a cause or hide it: each of them may be the wrong one.

@@ -26,6 +26,8 @@
 namespace holdfast::sched {
 namespace {
 
+constexpr size_t kLedgerAnswerBytesMax = 12 << 20;  // a message has at most 16 MiB
+
 constexpr uint32_t kPageDefault = 1000;
 constexpr size_t kKeyBytesMax = 256;
 
@@ -287,11 +289,15 @@ absl::StatusOr<v1::SaveJobResponse> Engine::SaveJob(const v1::SaveJobRequest& re
         job.status().state() != v1::JOB_STATE_STARTING) {
       return WrongState(job, "only a running job can be saved");
     }
-    if (job.status().spec().snapshot_every_steps() == 0) {
+    // A script may take snapshots that nobody ordered.
+    const auto facts = facts_.jobs.find(id);
+    const bool seen = job.book().points_visible() ||
+                      (facts != facts_.jobs.end() && facts->second.newest_complete_step > 0);
+    if (job.status().spec().snapshot_every_steps() == 0 && !seen) {
       return absl::FailedPreconditionError(
           absl::StrCat(ToString(JobId{id}),
-                       " takes no snapshots (snapshot_every_steps is 0): "
-                       "there is nothing to save"));
+                       " has taken no snapshot, and none was ordered (snapshot_every_steps is "
+                       "0): there is nothing to save"));
     }
     const std::set<uint64_t> one = {id};
     HF_RETURN_IF_ERROR(Run(now, &one, [&](Cycle& c) {
@@ -315,12 +321,19 @@ absl::StatusOr<v1::ListLedgerResponse> Engine::ListLedger(
   if (!request.job().empty()) {
     HF_ASSIGN_OR_RETURN(job, ResolveJob(request.job()));
   }
-  v1::ListLedgerResponse response;
-  for (const auto& [id, entry] : state_.ledger) {
+  // The newest that one answer can hold.
+  std::vector<const v1::LedgerEntry*> chosen;
+  size_t bytes = 0;
+  for (auto it = state_.ledger.rbegin(); it != state_.ledger.rend(); ++it) {
+    const v1::LedgerEntry& entry = it->second;
     if (job != 0 && entry.job() != job) continue;
     if (entry.begin_wall_ns() < request.since_wall_ns()) continue;
-    *response.add_entries() = entry;
+    bytes += entry.ByteSizeLong();
+    if (bytes > kLedgerAnswerBytesMax) break;
+    chosen.push_back(&entry);
   }
+  v1::ListLedgerResponse response;
+  for (auto it = chosen.rbegin(); it != chosen.rend(); ++it) *response.add_entries() = **it;
   return response;
 }
 

@@ -30,7 +30,7 @@ struct RankFact {
   int64_t stopped_ns =
       0;  // since when it has been STOPPED; 0: it is not. Kept when it is killed in that state
   int stopped_levels = 0;  // levels in a row that said STOPPED; an edge counts as two
-  int levels = 0;          // that mentioned it, since it was first heard of
+  int moving_levels = 0;   // in a row: its past is known, and it does not differ from it
   v1::Quiet quiet;         // of the newest level
   int quiet_levels = 0;    // levels in a row that said so
   uint64_t step = 0;

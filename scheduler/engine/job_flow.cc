@@ -134,6 +134,7 @@ void SettleRun(Cycle& c, uint64_t id) {
   std::vector<RankFailure> failures = CollectFailures(c, *job, c.now.mono_ns + 1);
   if (failures.empty()) failures = WatchLive(c, id);
   if (!failures.empty()) {
+    NoteActedStops(c, id, failures);
     BeginRecovery(c, id, failures);
     return;
   }

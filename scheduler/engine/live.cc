@@ -148,14 +148,14 @@ bool MoreIsKnown(const v1::LedgerEntry& entry, const LiveCause& cause) {
          (has_lines(cause.evidence) && !has_lines(entry.evidence()));
 }
 
-// Its ranks have said so, all of them, and this scheduler has heard it: one that has just started
-// knows nothing yet.
+// All of its ranks are seen to move. A scheduler or an agent that has just started knows nothing
+// yet, and a rank that still stands but is not named any more has not gone on.
 bool WentOn(Cycle& c, uint64_t id, const v1::LedgerEntry& entry) {
   const JobFacts& facts = c.job_facts(id);
   return std::all_of(entry.ranks().begin(), entry.ranks().end(), [&](uint32_t rank) {
     const auto fact = facts.ranks.find(rank);
     return fact != facts.ranks.end() && fact->second.phase == v1::RANK_PHASE_RUNNING &&
-           fact->second.levels >= kLevels;
+           fact->second.moving_levels >= kLevels;
   });
 }
 
@@ -183,6 +183,7 @@ bool Follow(Cycle& c, uint64_t id, const char* name, const std::optional<LiveCau
                      absl::StrCat(entry->what(), "; observed: would ", entry->action(), " now"));
   }
   if (mode != v1::CAUSE_MODE_ACT) return false;
+  entry->set_mode(mode);  // it may have been changed since
   CloseEntry(c, job, name, v1::LedgerEntry::OUTCOME_ACTED,
              absl::StrCat(entry->action(), ", by its mode"));
   return true;
@@ -193,6 +194,24 @@ bool Follow(Cycle& c, uint64_t id, const char* name, const std::optional<LiveCau
 bool ObservesStops(Cycle& c, const records::JobRecord& job) {
   return proto::EffectiveMode(job.status().spec(), c.options.modes, proto::kCauseStopped) ==
          v1::CAUSE_MODE_OBSERVE;
+}
+
+void NoteActedStops(Cycle& c, uint64_t id, const std::vector<RankFailure>& failures) {
+  const bool any = std::any_of(failures.begin(), failures.end(), [](const RankFailure& f) {
+    return f.kind == FailureKind::kStopped;
+  });
+  if (!any) return;
+  const std::optional<LiveCause> cause = FindStopped(LiveRanks(c.job_facts(id)));
+  if (!cause.has_value()) return;  // killed since
+  records::JobRecord* job = c.txn.MutableJob(id);
+  const auto open = job->open_ledger().find(proto::kCauseStopped);
+  v1::LedgerEntry* entry =  // one that was observed until its mode changed
+      open == job->open_ledger().end() ? nullptr : c.txn.MutableLedger(open->second);
+  if (entry == nullptr) entry = OpenEntry(c, job, *cause, v1::CAUSE_MODE_ACT);
+  entry->set_mode(v1::CAUSE_MODE_ACT);
+  if (entry->due_ms() == 0) entry->set_due_ms((c.now.mono_ns - cause->begin_ns) / kNsPerMs);
+  CloseEntry(c, job, proto::kCauseStopped, v1::LedgerEntry::OUTCOME_ACTED,
+             absl::StrCat(kAction, ", by its mode"));
 }
 
 std::vector<RankFailure> WatchLive(Cycle& c, uint64_t id) {

@@ -19,6 +19,9 @@ bool ObservesStops(Cycle& c, const records::JobRecord& job);
 // Looks at a running job. Returns what is to be recovered from now; empty: nothing.
 std::vector<RankFailure> WatchLive(Cycle& c, uint64_t job);
 
+// Stopped ranks are recovered at once where that is the mode: that is written down, too.
+void NoteActedStops(Cycle& c, uint64_t job, const std::vector<RankFailure>& failures);
+
 // The attempt is over: whatever was found in it has its outcome. `how`: by what it ended.
 void CloseLedger(Cycle& c, uint64_t job, const std::string& how);
 

@@ -105,9 +105,10 @@ TEST_F(LiveTest, ItWasWrongWhenTheRankGoesOnByItself) {
 TEST_F(LiveTest, ItWasRightWhenTheAttemptEndsBeforeTheRankWentOn) {
   const uint64_t job = Submit("observe");
   Hang(job, 1);
-  Last(job, 1, 2'000);
+  Last(job, 1, kCostMs);
   ASSERT_TRUE(cluster_.Cancel(job).ok());
   cluster_.Pump();
+  EXPECT_GE(Ledger()[0].due_ms(), kCostMs);
   EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_ENDED);
   EXPECT_THAT(Ledger()[0].outcome_text(), HasSubstr("the job was stopped"));
 }
@@ -153,7 +154,9 @@ TEST_F(LiveTest, AStoppedRankIsRecoveredAtOnceWhereThatIsTheMode) {
   cluster_.Stop(job, 1);
   cluster_.Advance(1'000);
   EXPECT_EQ(cluster_.Job(job).attempt(), 2u);
-  EXPECT_TRUE(Ledger().empty()) << "an incident tells of it";
+  ASSERT_EQ(Ledger().size(), 1u);
+  EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_ACTED);
+  EXPECT_EQ(Ledger()[0].mode(), v1::CAUSE_MODE_ACT);
 }
 
 TEST_F(LiveTest, ASchedulerThatStartsAnewDoesNotTakeItsIgnoranceForAnEnd) {
@@ -166,6 +169,44 @@ TEST_F(LiveTest, ASchedulerThatStartsAnewDoesNotTakeItsIgnoranceForAnEnd) {
   Last(job, 1, 3'000);
   ASSERT_EQ(Ledger().size(), 1u);
   EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_OPEN);
+}
+
+TEST_F(LiveTest, AnAgentThatStartsAnewDoesNotEither) {
+  const uint64_t job = Submit("observe");
+  Hang(job, 1);
+  Last(job, 1, kCostMs + 2'000);
+  Rank(job, 1).quiet = v1::Quiet();  // it knows no past
+  cluster_.Advance(5'000);
+  EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_OPEN);
+  Rank(job, 1).quiet.reset();
+  cluster_.Advance(2'000);
+  EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_WENT_ON);
+}
+
+TEST_F(LiveTest, ASleeperThatNobodyWaitsForAnyMoreHasNotGoneOn) {
+  const uint64_t job = Submit("observe");
+  Hang(job, 0, v1::Quiet::WAITS_FOR_PEER);
+  Hang(job, 1, v1::Quiet::WAITS_FOR_TIME);
+  Last(job, 1, 2'000);
+  ASSERT_EQ(Ledger().size(), 1u);
+  EXPECT_THAT(Ledger()[0].ranks(), ElementsAre(1));
+  Rank(job, 0).quiet.reset();
+  Last(job, 1, 2'000);
+  EXPECT_EQ(Ledger()[0].outcome(), v1::LedgerEntry::OUTCOME_OPEN);
+}
+
+TEST_F(LiveTest, WhatWasSeenOfARankWhileItWasStoppedIsNoHangOnceItGoesOn) {
+  const uint64_t job = Submit("act");
+  cluster_.Stop(job, 1);
+  Hang(job, 1, v1::Quiet::WAITS_FOR_STOPPED);
+  Last(job, 1, 2 * kCostMs);
+  Rank(job, 1).phase = v1::RANK_PHASE_RUNNING;
+  cluster_.Advance(500);  // a level that was made of what was seen before
+  Rank(job, 1).quiet.reset();
+  cluster_.Advance(3'000);
+  EXPECT_EQ(cluster_.Job(job).attempt(), 1u);
+  ASSERT_EQ(Ledger().size(), 1u);
+  EXPECT_EQ(Ledger()[0].cause(), "stopped");
 }
 
 TEST_F(LiveTest, ModesChangeWhileTheJobRuns) {

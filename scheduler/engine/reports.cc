@@ -100,9 +100,13 @@ void AbsorbRank(Cycle& c, const records::JobRecord& job, const std::string& node
 void AbsorbQuiet(JobFacts* facts, const records::JobRecord& job, const v1::RankReport& report) {
   const auto rank = facts->ranks.find(report.rank());
   if (rank == facts->ranks.end() || report.attempt() != job.last_run_attempt()) return;
-  ++rank->second.levels;
-  rank->second.quiet_levels = report.has_quiet() ? rank->second.quiet_levels + 1 : 0;
-  rank->second.quiet = report.quiet();
+  RankFact& f = rank->second;
+  // Without a signal nothing is known of it; of one that was stopped, nothing that was seen then.
+  const bool known = !report.has_quiet() || !report.quiet().signal().empty();
+  const bool quiet = known && report.has_quiet() && report.phase() != v1::RANK_PHASE_STOPPED;
+  f.moving_levels = known && !report.has_quiet() ? f.moving_levels + 1 : 0;
+  f.quiet_levels = quiet ? f.quiet_levels + 1 : 0;
+  f.quiet = report.quiet();
 }
 
 std::vector<Point> SealedPoints(const v1::RankReport& report) {

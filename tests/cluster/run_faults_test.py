@@ -250,14 +250,14 @@ class Standby(RunCase):
                        "        'names': sorted(n for n in vars(here) if not n.startswith('__'))}), flush=True)\n"
                        "    raise ValueError('mine')\n"
                        "if __name__ == '__main__':\n    main()\n")
-        run = self.start("--max-restarts", 1, show, "--flag", "x y", environment={"PYTHONPATH": self.modules})
+        run = self.start("--max-restarts", 1, "show.py", "--flag", "x y", environment={"PYTHONPATH": self.modules})
         first = int(re.search(rb'"pid": (\d+)', run.stdout.readline())[1])
         ready = processes.wait_until(lambda: len(self.imports()) == 2 and self.imports()[1], 30, "the standby")
         os.kill(first, signal.SIGKILL)
         code, out, err = self.finish(run)
         self.assertEqual(code, 1, err)
         self.assertIn(f'"pid": {ready}', out)
-        for part in (f'"argv": ["{show}", "--flag", "x y"]', f'"path0": "{self.directory}"', '"name": "__main__"',
+        for part in ('"argv": ["show.py", "--flag", "x y"]', f'"path0": "{self.directory}"', '"name": "__main__"',
                      f'"file": "{show}"', '"main": true', f'"cwd": "{self.directory}"', '"attempt": "2"',
                      '"names": ["heavy", "json", "main", "os", "sys", "time"]'):
             self.assertIn(part, out)
